@@ -1,0 +1,13 @@
+"""The errors a user sees: one line that says what was wrong and how to mend it."""
+
+
+class ObserverError(Exception):
+    """A failed run (exit code 1). The message is one line: what went wrong, then the mend."""
+
+    exit_code = 1
+
+
+class InputError(ObserverError):
+    """Bad input or bad settings (exit code 2): the caller can mend it, retrying alone cannot."""
+
+    exit_code = 2

@@ -1,0 +1,95 @@
+"""Files and folders that appear whole or not at all, and their fingerprints."""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from observer_core.errors import InputError, ObserverError
+
+
+def sha256_file(path: Path) -> str:
+    """The file's sha256 as 64 hex digits, read in pieces."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def fsync_dir(folder: Path) -> None:
+    """Make renames inside `folder` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Write to the yielded temporary path; on success it is synced and renamed to `path`.
+
+    On an exception nothing is left behind and `path` keeps what it had.
+
+    Raises:
+        ObserverError: the disk refused (full, read-only); names the file.
+    """
+    aside = _aside(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield aside
+        with aside.open("rb") as stream:
+            os.fsync(stream.fileno())
+        aside.replace(path)
+        fsync_dir(path.parent)
+    except OSError as error:
+        raise ObserverError(
+            f"cannot write {path}: {error.strerror or error}; free space or choose another place"
+        ) from error
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Replace `path` by `data` in one step (see `whole_file`)."""
+    with whole_file(path) as aside:
+        aside.write_bytes(data)
+
+
+@contextlib.contextmanager
+def whole_dir(path: Path, *, replace: bool = False) -> Iterator[Path]:
+    """Fill the yielded temporary folder; on success it is renamed to `path`.
+
+    Args:
+        path: the final folder.
+        replace: whether an existing `path` may be replaced.
+
+    Raises:
+        InputError: `path` exists and may not be replaced.
+        ObserverError: the disk refused (full, read-only); names the folder.
+    """
+    if path.exists() and not replace:
+        raise InputError(f"{path} exists already; choose another folder or remove it first")
+    aside = _aside(path)
+    try:
+        aside.mkdir(parents=True)
+        yield aside
+        if path.exists():
+            old = _aside(path)
+            path.rename(old)
+            aside.rename(path)
+            shutil.rmtree(old)
+        else:
+            aside.rename(path)
+        fsync_dir(path.parent)
+    except OSError as error:
+        raise ObserverError(
+            f"cannot write {path}: {error.strerror or error}; free space or choose another place"
+        ) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
