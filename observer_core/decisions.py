@@ -61,7 +61,7 @@ class Decision:
         return cls(**{f.name: obj[f.name] for f in fields(cls) if f.name in obj})
 
     def span_attributes(self) -> dict[str, str | bool | int | float]:
-        """`observer.<field>` for the root span: flat values (objects as compact JSON), nulls and empty objects left out."""
+        """`observer.<field>` for the root span: objects as compact JSON, nulls and empty objects left out."""
         out: dict[str, str | bool | int | float] = {}
         for name, value in self.to_json().items():
             if value is None or value == {}:

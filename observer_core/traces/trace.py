@@ -151,7 +151,7 @@ def _kind(value: Any) -> str:
 def _expect(path: str, value: Any, kind: type) -> None:
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise FieldError(path, f"must be {_kind(kind())}, not {_kind(value)}")
-    if kind is str:
+    if isinstance(value, str):
         try:
             value.encode()
         except UnicodeEncodeError:
