@@ -1,8 +1,8 @@
 """The no-model baseline: process features and evidence overlap with a logistic regression.
 
-It costs microseconds and needs no weights beyond a dozen numbers, so a decision model that does not beat it is not worth
-serving. The features follow the cheap baselines of the literature (answer length, refusals, tool errors, loops, and the
-share of the answer that the evidence supports); each is defined where it is listed in `FEATURES`.
+It costs microseconds and needs no weights beyond a few dozen numbers, so a decision model that does not beat it is not
+worth serving. The features follow the cheap baselines of the literature (answer length, refusals, tool errors, loops,
+and the share of the answer that the evidence supports); each is defined where it is listed in `FEATURES`.
 """
 
 import json
@@ -34,10 +34,11 @@ _OPEN_WORDS = re.compile(r"\b(?:who|what|which|when|where|how|why|whose)\b", re.
 _QUANTITY = re.compile(
     r"\b(?:how (?:many|much|old|long|far|tall)|when|what year|which year|what date)\b", re.IGNORECASE
 )
-_STOP = frozenset(
-    "a an and are as at be by did do does for from had has have he her his how in is it its of on or she that the their "
-    "they this to was were what when where which who whose why will with would".split()
-)
+_STOP_WORDS = """
+a an and are as at be by did do does for from had has have he her his how in is it its of on or she that the their they
+this to was were what when where which who whose why will with would
+"""
+_STOP = frozenset(_STOP_WORDS.split())
 
 
 def _words(text: str) -> list[str]:

@@ -1,8 +1,8 @@
 """The built-in heuristic: a scorer for the first day, before anything has been trained.
 
-A logistic combination of a few baseline features whose signs follow from their meaning: refusals, empty answers, failed or
-repeated tool calls and claims without support raise the score. The weights are chosen by hand, not fitted to any data; the
-score ranks, its level means nothing. Every decision made with it says so (`model: builtin`).
+A logistic combination of a few baseline features whose signs follow from their meaning: refusals, empty or rambling
+answers, failed or repeated tool calls and claims without support raise the score. The weights are chosen by hand, not
+fitted; the score ranks a little, its level means nothing. Every decision made with it says so (`model: builtin`).
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ from observer_core.traces.trace import Trace
 
 _INTERCEPT = -1.5
 _WEIGHTS = {
+    "log_answer_words": 0.5,
     "empty_answer": 3.0,
     "refusal": 2.0,
     "yes_no_to_open_question": 1.5,

@@ -1,8 +1,8 @@
 """Calibration: from a model's raw probability to one that means what it says.
 
 A temperature only stretches around 0.5 and cannot mend a bias, so new runs use Platt scaling (J. Platt 1999,
-"Probabilistic outputs for support vector machines"): p = sigmoid(slope · logit(p_raw) + bias), fitted on the calibration
-split alone. Manifests of the seed system carry a temperature: p = sigmoid(logit(clamp(p_raw, 1e-6)) / T).
+"Probabilistic outputs for support vector machines"): p = sigmoid(slope · logit(p_raw) + bias), fitted on the
+calibration split alone. Manifests of the seed system carry a temperature: p = sigmoid(logit(clamp(p_raw, 1e-6)) / T).
 """
 
 import math
@@ -49,7 +49,7 @@ def fit_platt(
     positives, negatives = float(wrong.sum()), float((~wrong).sum())
     if not positives or not negatives:
         raise InputError(
-            f"the calibration split has {int(positives)} wrong and {int(negatives)} correct traces; it needs both: add traces"
+            f"the calibration split has {int(positives)} wrong and {int(negatives)} correct traces; add traces of both"
         )
     weight = weight / weight.mean()
     target = np.where(wrong, (positives + 1) / (positives + 2), 1 / (negatives + 2))
@@ -76,7 +76,7 @@ def fit_platt(
 
 
 def calibrate(p_raw: NDArray[np.float64], manifest: Manifest) -> NDArray[np.float64]:
-    """`p_wrong` from `p_wrong_raw`, shape kept, by the manifest's `calibration`, else its `temperatures`, else unchanged.
+    """`p_wrong` from `p_wrong_raw` (shape kept): by the manifest's `calibration`, else its `temperatures`, else raw.
 
     Raises:
         InputError: the method is not known, or a parameter is missing or not a usable number.
