@@ -38,8 +38,6 @@ def test_arrows_point_one_way(package: str):
     [
         "observer_core",
         "observer_serving",
-        "observer_serving.app",
-        "observer_core.decision.load",
         "observer_pipeline.cli",
     ],
 )
