@@ -55,9 +55,9 @@ class Entity:
         return f"the {self.name}" if self.kind in _DEFINITE else self.name
 
 
-def generate_world(n: int, seed: int) -> Iterator[AgentQuestion]:
-    """The first `n` questions of the world with this seed."""
-    return (world_question(seed, index) for index in range(n))
+def generate_world(n: int, seed: int, *, first: int = 0) -> Iterator[AgentQuestion]:
+    """The questions with indices from `first` to below `n` of the world with this seed."""
+    return (world_question(seed, index) for index in range(first, n))
 
 
 def world_question(seed: int, index: int) -> AgentQuestion:
