@@ -1,7 +1,8 @@
 """Labeled traces in bulk: questions from the generated world or HotpotQA, run by the agent, some with seeded faults.
 
-The agent runs in processes of its own, so that its global tracer provider and the instrumentation of ADK stay out of the
-caller. With the offline model the traces depend only on the options, whatever the number of workers, but for ids and times.
+The agent runs in processes of its own, so that its global tracer provider and the instrumentation of ADK stay out of
+the caller. With the offline model the traces depend only on the options, whatever the number of workers, but for ids
+and times.
 """
 
 import asyncio
