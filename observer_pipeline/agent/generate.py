@@ -103,7 +103,7 @@ def generate(options: GenerateOptions, *, out: Path | None = None, progress: Pro
     if out is not None and out.exists():
         raise InputError(f"{out} exists already; choose another folder or remove it first")
     if options.endpoint:
-        _probe(options.endpoint)
+        probe_endpoint(options.endpoint)
     result = _run_all(options, progress or (lambda _what, _fraction: None))
     if out is not None:
         with whole_dir(out) as folder:
@@ -129,7 +129,7 @@ def questions_of(options: GenerateOptions) -> Iterator[AgentQuestion]:
     yield from questions[options.first : last]
 
 
-def _probe(endpoint: str) -> None:
+def probe_endpoint(endpoint: str) -> None:
     """Make sure that a receiver answers before work is done for it: an empty export request must be accepted."""
     base = endpoint.rstrip("/")
     url = base if base.endswith(_OTLP_PATH) else base + _OTLP_PATH

@@ -6,7 +6,20 @@ from dataclasses import dataclass, field
 from observer_pipeline.agent.world_names import Namer
 from observer_pipeline.agent.world_text import GENRES, INDUSTRIES, OCCUPATIONS, STYLES
 
-MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December")
+MONTHS = (
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+)
 # relation -> kind of the entity at its end
 _RELATIONS = {
     "director": "person",

@@ -30,6 +30,7 @@ _YEAR = re.compile(r"\b(?:1[0-9]|20)\d\d\b(?!,)")
 _NUMBER = re.compile(rf"\b\d{{1,3}}(?:,\d{{3}})+\b|\b\d{{1,3}}\b(?! (?:{_MONTHS}))")
 _NATIONALITY = re.compile(r"[A-Z][a-z]+(?:ian|ese|ish|can)")
 
+
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
@@ -38,12 +39,8 @@ _OPENERS = _words(
     "what which who whom whose where when why how in on into at from did do does were was are is has have "
     "the a an if of"
 )
-_LINKS = _words(
-    "of the and & at for in de von van"
-)
-_PRONOUNS = _words(
-    "it its he his she her they their in after although about some born shot begun finished over an a"
-)
+_LINKS = _words("of the and & at for in de von van")
+_PRONOUNS = _words("it its he his she her they their in after although about some born shot begun finished over an a")
 
 
 @dataclass(frozen=True, slots=True)
