@@ -1,11 +1,10 @@
-"""The agent in ADK's chat UI: what it answers from, and the server's process."""
+"""The agent in ADK's chat UI, and the questions it can be asked."""
 
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import socket
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 from observer_core.errors import InputError
 from observer_pipeline.agent.hotpot import read_hotpot
@@ -15,6 +14,8 @@ from observer_pipeline.agent.world import generate_world
 AGENTS_FOLDER = Path(__file__).with_name("chat_agents")
 SOURCE_VARIABLE = "OBSERVER_CHAT_SOURCE"
 SAMPLE_QUESTIONS = 40
+
+_Asgi = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
 
 
 def sample_questions(source: str | None) -> list[AgentQuestion]:
@@ -27,39 +28,42 @@ def all_paragraphs(questions: list[AgentQuestion]) -> list[Paragraph]:
     return list({p.title: p for question in questions for p in question.paragraphs}.values())
 
 
-@contextmanager
-def chat_server(port: int, *, endpoint: str | None, project: str, source: str | None) -> Iterator[subprocess.Popen]:
-    """Run `adk web` on loopback until the block ends; every message becomes a trace, exported when `endpoint` is given.
+def serve_chat(port: int, *, endpoint: str | None, project: str, source: str | None) -> None:
+    """Serve ADK's chat UI on loopback until interrupted; every message becomes a trace, exported to `endpoint`.
 
-    ADK's server builds its own tracer provider from OpenTelemetry's environment variables; the agent's package adds
-    OpenInference's instrumentation to it.
+    Raises:
+        InputError: the port is in use.
     """
-    environment = os.environ | {"OTEL_SERVICE_NAME": "observer-agent-chat"}
-    environment["OTEL_RESOURCE_ATTRIBUTES"] = f"openinference.project.name={project}"
-    if endpoint:
-        from observer_pipeline.agent.tracing import traces_url
+    _check_port(port)
+    import uvicorn
+    from google.adk.cli.fast_api import get_fast_api_app
 
-        environment["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] = traces_url(endpoint)
+    from observer_pipeline.agent.tracing import install_tracing
+
+    tracing = install_tracing(service_name="observer-agent-chat", project=project, endpoint=endpoint)
     if source:
-        environment[SOURCE_VARIABLE] = str(Path(source).resolve())
-    command = [sys.executable, "-m", "google.adk.cli", "web", str(AGENTS_FOLDER), "--host", "127.0.0.1"]
-    command += ["--port", str(port), "--session_service_uri", "memory://", "--no_use_local_storage"]
-    process = subprocess.Popen(command, env=environment)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        os.environ[SOURCE_VARIABLE] = str(Path(source).resolve())
+    app = get_fast_api_app(
+        agents_dir=str(AGENTS_FOLDER),
+        session_service_uri="memory://",
+        artifact_service_uri="memory://",
+        web=True,
+        port=port,
+    )
+    uvicorn.run(_without_http_spans(app), host="127.0.0.1", port=port, log_level="warning")
+    tracing.flush()
 
 
-def check_port(port: int) -> None:
-    """Raises InputError when something listens on the port already."""
-    import socket
+def _without_http_spans(app: _Asgi) -> _Asgi:
+    """Keep FastAPI from tracing the UI's requests: they would become traces of their own, and roots of the agent's."""
 
+    async def wrapped(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        await app(scope | {"fastapi.telemetry": None} if scope["type"] != "lifespan" else scope, receive, send)
+
+    return wrapped
+
+
+def _check_port(port: int) -> None:
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", port)) == 0:
             raise InputError(f"port {port} is in use; choose another with --port")

@@ -42,7 +42,7 @@ class _Piece:
     def __init__(self, seed: int, index: int) -> None:
         self.rng = random.Random(f"world:{seed}:{index}")
         # Each seed starts elsewhere in the endless list of stems; within a seed no two questions share a stem.
-        start = random.Random(f"names:{seed}").randrange(1 << 20)
+        start = random.Random(f"names:{seed}").randrange(400_000)
         self.names = Namer(self.rng, start + index * STEMS_PER_QUESTION)
         self.qid = f"world-{seed}-{index}"
         self.facts = Facts(self.rng, self.names)

@@ -125,18 +125,12 @@ def chat(
     project: Project = "observer",
 ) -> None:
     """Open ADK's chat UI on the agent; every message becomes a trace, exported to the endpoint."""
-    from observer_pipeline.agent.chat import chat_server, check_port, sample_questions
+    from observer_pipeline.agent.chat import sample_questions, serve_chat
 
-    check_port(port)
     source = str(hotpotqa) if hotpotqa else None
     samples = sample_questions(source)
     print(f"Chat: http://127.0.0.1:{port}  (spans go to {endpoint}; Ctrl-C stops)\nAsk for example:")
     for question in random.Random(0).sample(samples, min(6, len(samples))):
         print(f"  {question.question}")
     sys.stdout.flush()
-    with chat_server(port, endpoint=endpoint, project=project, source=source) as server:
-        try:
-            code = server.wait()
-        except KeyboardInterrupt:
-            return
-    raise typer.Exit(1 if code else 0)
+    serve_chat(port, endpoint=endpoint, project=project, source=source)

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, plain lines elsewhere; always on stderr, so that stdout stays parseable."""
+"""Progress of long work: a bar on a terminal, plain lines elsewhere; on stderr, so that stdout stays parseable."""
 
 import contextlib
 import sys
