@@ -24,7 +24,6 @@ h2 { font-size: 17px; margin: 0 0 12px; }
 .interval { color: var(--soft); font-size: 0.87em; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .tile .interval { white-space: normal; }
 .stacked .interval { display: block; }
-td.none { color: var(--soft); }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(400px, 1fr)); gap: 14px; margin-bottom: 18px; }
 figure { margin: 0; padding: 14px 16px 8px; }
 figcaption { font-weight: 600; margin-bottom: 6px; }
