@@ -69,6 +69,7 @@ class Report:
     against: list[PairedDifference]
     verdict: GateVerdict
     notes: Mapping[str, str]
+    warning: str | None
     run: str | None
 
     def metrics_json(self) -> dict[str, Any]:
@@ -85,6 +86,7 @@ class Report:
             "differences": [difference.to_json() for difference in self.against],
             "gate": self.verdict.to_json(),
             "notes": dict(self.notes),
+            "warning": self.warning,
         }
 
     @property
@@ -101,6 +103,7 @@ def build_report(
     scorer: str,
     title: str,
     notes: Mapping[str, str] | None = None,
+    warning: str | None = None,
     baseline: str | None = "baseline",
     champion: str | None = None,
     run: str | None = None,
@@ -112,6 +115,7 @@ def build_report(
     Args:
         scorer: whose metrics these are; the table's other scorers are set beside it.
         notes: lines for the report, such as the data's name.
+        warning: what a reader must know before believing the numbers.
         baseline, champion: the scorers the gate compares with; a baseline the table lacks is passed over.
         run: the run directory as it will be named, for the lines on how to serve it.
     """
@@ -133,6 +137,7 @@ def build_report(
             nights_before=nights_before,
         ),
         notes=notes or {},
+        warning=warning,
         run=run,
     )
 
@@ -152,6 +157,7 @@ class ReportOptions(TypedDict, total=False):
     scorer: Required[str]
     title: Required[str]
     notes: Mapping[str, str] | None
+    warning: str | None
     baseline: str | None
     champion: str | None
     run: str | None
@@ -245,6 +251,7 @@ def to_markdown(report: Report) -> str:
     parts = [
         f"# {report.title}",
         report.subtitle + ".",
+        *([f"> Warning: {report.warning}."] if report.warning else []),
         *(f"**{sentence}**" for sentence in report.headlines),
         f"Promotion gate: **{report.verdict.sentence}**",
         "\n".join(f"- {reason}" for reason in report.verdict.reasons),
@@ -299,6 +306,7 @@ def to_html(report: Report, images: Mapping[str, bytes]) -> str:
     )
     settings, command = _serve_lines(report)
     reasons = "".join(f"<li>{e(reason)}</li>" for reason in report.verdict.reasons)
+    warning = f'<p class="warning">Warning: {e(report.warning)}.</p>' if report.warning else ""
     sections = [
         f'<div class="tiles">{tiles}</div>',
         f'<div class="figures">{figures}</div>' if figures else "",
@@ -312,7 +320,7 @@ def to_html(report: Report, images: Mapping[str, bytes]) -> str:
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{e(report.title)}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head><body><main>'
-        f'<header><h1>{e(report.title)}</h1><p class="subtitle">{e(report.subtitle)}</p></header>'
+        f'<header><h1>{e(report.title)}</h1><p class="subtitle">{e(report.subtitle)}</p>{warning}</header>'
         f'<div class="verdict {"yes" if report.verdict.promote else "no"}">'
         + "".join(f'<p class="headline">{e(sentence)}</p>' for sentence in report.headlines)
         + f'<p class="gate">Promotion gate: <strong>{e(report.verdict.sentence)}</strong></p><ul>{reasons}</ul></div>'
