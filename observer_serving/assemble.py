@@ -76,6 +76,7 @@ class Assembler:
         self._timers: list[tuple[float, bytes]] = []
         self.bytes = 0
         self.spans = 0
+        """Spans taken in and not completed, duplicates too."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -139,6 +140,7 @@ class Assembler:
         if trace.seen is not None:
             trace.seen.update(fresh)
         trace.segments.append(segment)
+        self.spans += len(ids)
         if not fresh:  # a batch sent again: nothing new, and it does not prolong the wait
             return
         trace.ids += b"".join(fresh)
@@ -148,7 +150,6 @@ class Assembler:
         trace.root_ended |= piece.root_ended
         trace.last = now
         self.bytes += len(piece.data)
-        self.spans += len(fresh)
 
     def _is_quiet(self, trace: _OpenTrace, now: float) -> bool:
         return trace.root_ended and trace.last + self._limits.quiet_period <= now
@@ -166,7 +167,7 @@ class Assembler:
     def _complete(self, trace_id: bytes, reason: CompleteReason, now: float) -> AssembledTrace:
         trace = self._open.pop(trace_id)
         self.bytes -= trace.size
-        self.spans -= trace.spans
+        self.spans -= trace.spans + trace.duplicates
         return AssembledTrace(
             trace_id=trace_id,
             data=b"".join(trace.data),

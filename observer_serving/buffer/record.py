@@ -17,6 +17,7 @@ import orjson
 
 from observer_core.decisions import OBJECTS, Decision, decision_row
 from observer_core.errors import ObserverError
+from observer_serving.receive.wire import SPAN_ID_BYTES
 
 _FIELDS = tuple(f.name for f in fields(Decision))
 _COLUMNS = ", ".join(_FIELDS)
@@ -98,12 +99,12 @@ class DecisionRecord:
         """The decision about a trace, for the writing thread."""
         return _recorded(self._db.execute(f"{_SELECT}, span_ids FROM decisions WHERE trace_id = ?", (trace_id,)))
 
-    def add_late(self, recorded: Recorded, span_ids: bytes) -> None:
-        """Count late spans of a decided trace and remember their ids."""
+    def add_late(self, late: Sequence[tuple[Recorded, bytes]]) -> None:
+        """Count late spans of decided traces and remember their ids."""
         with self._transaction():
-            self._db.execute(
+            self._db.executemany(
                 "UPDATE decisions SET late_spans = late_spans + ?, span_ids = CAST(span_ids || ? AS BLOB) WHERE id = ?",
-                (len(span_ids) // 8, span_ids, recorded.row),
+                [(len(span_ids) // SPAN_ID_BYTES, span_ids, recorded.row) for recorded, span_ids in late],
             )
 
     def set_exported(self, trace_ids: Sequence[str]) -> None:
