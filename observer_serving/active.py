@@ -5,8 +5,6 @@ speaks again. `serving/switches.jsonl` is the log of all switches. A model is in
 and its golden traces have been checked; on any doubt the old one stays.
 """
 
-import hashlib
-import io
 import json
 import logging
 import os
@@ -20,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from observer_core.decision.builtin import BuiltinScorer
-from observer_core.decision.load import load_scorer, replay_golden
 from observer_core.decision.protocol import Scorer
 from observer_core.errors import InputError
 from observer_core.files import write_whole
@@ -81,13 +78,15 @@ class Active:
 
 
 def load_model(choice: ModelChoice) -> LoadedModel:
-    """Load a model and prove it: hashes of all files, then the golden traces.
+    """Load a model and prove it: hashes of all files, then the golden traces. (ONNX Runtime is imported only here.)
 
     Raises:
         InputError: no run directory, a file that differs, a golden trace that scores differently.
     """
     if choice.kind == "builtin":
         return LoadedModel(choice, BuiltinScorer())
+    from observer_core.decision.load import load_scorer, replay_golden
+
     run = open_run(Path(choice.run or ""))
     scorer = load_scorer(run, backend=choice.backend)  # pyright: ignore[reportArgumentType]
     replay_golden(scorer, run)
@@ -202,24 +201,27 @@ class Switchboard:
             self._write_line({"action": "policy", "policy_version": policy.version, "policy": policy.to_json()})
             return policy
 
-    def unpack(self, archive: bytes, sha256: str) -> Path:
-        """The run directory in a tar upload, unpacked under `serving/models/`.
+    def upload_file(self) -> Path:
+        """Where an upload may be written while it comes in; the caller removes it."""
+        folder = self._folder / MODELS_FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f".upload-{uuid.uuid4().hex[:8]}.tar"
+
+    def unpack(self, archive: Path, digest: str) -> Path:
+        """The run directory in an uploaded tar with this sha256, unpacked under `serving/models/`.
 
         Raises:
-            InputError: the digest differs, it is no tar, or it holds no run directory.
+            InputError: it is no tar, or does not hold exactly one run directory.
         """
-        digest = hashlib.sha256(archive).hexdigest()
-        if digest != sha256.lower():
-            raise InputError(f"the upload's sha256 is {digest}, not {sha256}; send it again")
         target = self._folder / MODELS_FOLDER / digest[:16]
         if target.exists():
             return target
         aside = target.with_name(f".{digest[:16]}.{uuid.uuid4().hex[:8]}.tmp")
         try:
-            with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+            with tarfile.open(archive) as tar:
                 if sum(member.size for member in tar.getmembers()) > _MAX_UNPACKED:
                     raise InputError("the upload unpacks to more than 8 GiB; that is no run directory")
-                aside.mkdir(parents=True)
+                aside.mkdir()
                 tar.extractall(aside, filter="data")
             manifests = [*aside.glob(MANIFEST), *aside.glob(f"*/{MANIFEST}")]
             if len(manifests) != 1:

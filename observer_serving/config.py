@@ -119,7 +119,7 @@ class AssemblySettings(_Settings):
         return self
 
     def limits(self) -> AssemblyLimits:
-        return AssemblyLimits(**self.model_dump(mode="python"))
+        return AssemblyLimits(**{name: getattr(self, name) for name in type(self).model_fields})
 
 
 class SpoolSettings(_Settings):

@@ -1,7 +1,7 @@
 """The policy at work: the decision record of a scored trace, with the state a decision needs kept on disk.
 
-Under `serving/`: `hash_key` (made once when the settings give none) and `epochs.jsonl` (every epoch of the review budget,
-logged before the first decision under it, so that a restart continues in the same epoch).
+Under `serving/`: `hash_key` (made once when the settings give none) and `epochs.jsonl` (every epoch of the review
+budget, logged before the first decision under it, so that a restart continues in the same epoch).
 """
 
 import os
@@ -28,9 +28,7 @@ _TAIL_BYTES = 1 << 20  # a line is about 10 KB
 class Decider:
     """Decides under the policy in force; one thread calls `decide`, any may call `preview` and `use`."""
 
-    def __init__(
-        self, folder: Path, policy: Policy, clock: Clock, *, initial_scores: Sequence[float] = ()
-    ) -> None:
+    def __init__(self, folder: Path, policy: Policy, clock: Clock, *, initial_scores: Sequence[float] = ()) -> None:
         self._clock = clock
         self._epochs_file = folder / EPOCHS_FILE
         self._own_key = _own_hash_key(folder / HASH_KEY_FILE)

@@ -1,7 +1,7 @@
 """After the decision: hand kept traces to the exporters, everything to the spool, late spans where their trace went.
 
-Decisions are delivered in the order of their rows. A row is *settled* once every exporter has it in its own queue on disk
-and the spool's files are sealed; only then is the log allowed to forget the spans. A crash before that delivers
+Decisions are delivered in the order of their rows. A row is *settled* once every exporter has it in its own queue on
+disk and the spool's files are sealed; only then is the log allowed to forget the spans. A crash before that delivers
 again from the log with the recorded decision: at least once, the same decision, the same span ids.
 """
 
@@ -14,8 +14,8 @@ from observer_core.decisions import Decision
 from observer_serving.assemble import split_ids
 from observer_serving.buffer.record import DecisionRecord, Recorded
 from observer_serving.candidate import Candidate, parse_spans
-from observer_serving.clock import Clock, rfc3339
-from observer_serving.export import ExportItem, Exporter, decorate_root
+from observer_serving.clock import Clock
+from observer_serving.export import Exporter, ExportItem, ExportOutcome, decorate_root
 from observer_serving.metrics import Metrics
 from observer_serving.receive.wire import Piece
 from observer_serving.spool import Spool
@@ -50,7 +50,6 @@ class Delivery:
         release: Callable[[int, int], None],
         spool: Spool,
         exporters: Sequence[Exporter],
-        clock: Clock,
         metrics: Metrics,
         *,
         settle_after: float,
@@ -60,14 +59,16 @@ class Delivery:
         self._release = release
         self._spool = spool
         self._exporters = exporters
-        self._clock = clock
         self._metrics = metrics
         self._settle_after = settle_after
         self._settle_rows = settle_rows
         self._waiting: deque[Decided] = deque()
+        self._head_submitted: set[str] = set()  # exporters that have the first of them already
+        self.pending_bytes = 0
+        """Bytes of the traces whose decision is on disk and not delivered."""
         self._late: deque[LatePiece] = deque()
         self._unsettled: list[tuple[int, tuple[int, ...]]] = []
-        self._unsettled_since = 0.0
+        self._since: float | None = None  # when the oldest thing that is not settled was done
 
     @property
     def pending(self) -> int:
@@ -81,24 +82,27 @@ class Delivery:
 
     def add(self, decided: Sequence[Decided]) -> None:
         self._waiting.extend(decided)
+        self.pending_bytes += sum(len(one.candidate.data) for one in decided)
 
     def add_late(self, late: LatePiece) -> None:
         self._late.append(late)
 
     def next_due(self) -> float | None:
         """When `run` has settling to do."""
-        return self._unsettled_since + self._settle_after if self._unsettled else None
+        return None if self._since is None else self._since + self._settle_after
 
     def run(self, now: float) -> None:
         """Deliver what waits; settle when it is time."""
         while self._waiting:
             self._deliver(self._waiting[0])
             decided = self._waiting.popleft()
-            if not self._unsettled:
-                self._unsettled_since = now
+            self._head_submitted.clear()
+            self.pending_bytes -= len(decided.candidate.data)
             self._unsettled.append((decided.row, decided.candidate.segments))
         if self._late:
             self._deliver_late()
+        if self._since is None and self._spool.waiting:
+            self._since = now
         due = self.next_due()
         if due is not None and (now >= due or len(self._unsettled) >= self._settle_rows):
             self.settle()
@@ -106,6 +110,7 @@ class Delivery:
     def settle(self) -> None:
         """Seal the spool and let the log forget what has been delivered."""
         self._spool.flush()
+        self._since = None
         if not self._unsettled:
             return
         self._record.settle(self._unsettled[-1][0])
@@ -117,16 +122,29 @@ class Delivery:
         for segment, items in held.items():
             self._release(segment, items)
 
-    def exported(self, trace_ids: Sequence[str]) -> None:
-        """Note in the record that a back end has these traces."""
-        self._record.set_exported(trace_ids)
+    def note_outcomes(self, outcomes: deque[ExportOutcome]) -> None:
+        """Write what became of exports into record and spool; takes them off `outcomes` as it goes."""
+        self._record.set_exported([outcome.trace_id for outcome in outcomes if outcome.outcome == "exported"])
+        while outcomes:
+            outcome = outcomes[0]
+            self._metrics.exports.labels(outcome.exporter, outcome.outcome).inc()
+            self._spool.add_export(
+                trace_id=outcome.trace_id,
+                exporter=outcome.exporter,
+                outcome=outcome.outcome,
+                spans=outcome.spans,
+                at=outcome.at,
+            )
+            outcomes.popleft()
 
     def _deliver(self, decided: Decided) -> None:
         decision, candidate = decided.decision, decided.candidate
         if decision.decision == "keep":
             spans = decorate_root(candidate.resource_spans(), candidate.root_span_id, decision)
             for exporter in self._exporters:
-                exporter.submit(ExportItem(decision, spans))
+                if spans and exporter.name not in self._head_submitted:
+                    exporter.submit(ExportItem(decision, spans))
+                    self._head_submitted.add(exporter.name)
             if candidate.trace is not None:
                 root = candidate.root_span_id.hex() if candidate.root_span_id else ""
                 self._spool.add_trace(candidate.trace, decision, root_span_id=root)
@@ -161,10 +179,3 @@ class Delivery:
             spans = parse_spans(piece.data, only=fresh)
             for exporter in self._exporters:
                 exporter.submit(ExportItem(None, spans))
-        self._spool.add_export(
-            trace_id=decision.trace_id,
-            exporter="",
-            outcome="late_spans",
-            spans=len(fresh),
-            at=rfc3339(self._clock.now_ns()),
-        )

@@ -1,18 +1,17 @@
 """The one thread that owns a trace from the log to its decision: assemble → score → decide → record → deliver.
 
-Everything reaches it through one queue (entries on disk, scores, outcomes of exports), so that no state here needs a lock.
+Everything reaches it through one queue (entries on disk, scores, outcomes of exports), so no state here needs a lock.
 The order is what makes the promises hold: spans are on disk before they are seen here, a decision is on disk before
 anything follows from it, and spans leave the disk only after their trace's decision has been delivered everywhere.
 """
 
-import json
 import logging
 import queue
 import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from observer_core.decisions import Decision
 from observer_core.errors import ObserverError
@@ -24,27 +23,22 @@ from observer_serving.candidate import Candidate, from_json, from_spans, unreada
 from observer_serving.clock import Clock
 from observer_serving.decide import Decider
 from observer_serving.deliver import Decided, Delivery, LatePiece
+from observer_serving.export import ExportOutcome
+from observer_serving.logs import DECISIONS
 from observer_serving.metrics import Metrics
 from observer_serving.receive.wire import Piece
 from observer_serving.score import Scored, ScoringThread
 from observer_serving.stats import Stats
 
 log = logging.getLogger(__name__)
-decision_log = logging.getLogger("observer.decisions")
+decision_log = logging.getLogger(DECISIONS)
 
 _MAX_EVENTS = 256
 _RETRY_SECONDS = 1.0
 _DISK_ERRORS = (OSError, ObserverError, sqlite3.Error)
 
 
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """A back end has a kept trace."""
-
-    trace_id: str
-
-
-Event = Logged | list[Scored] | Exported | None
+Event = Logged | list[Scored] | ExportOutcome | None
 
 
 class Engine:
@@ -80,7 +74,7 @@ class Engine:
         self._put_bytes = self._taken_bytes = 0  # each written by one thread only
         self._scored: deque[Scored] = deque()
         self._decided: deque[tuple[Decision, Scored]] = deque()
-        self._exported: list[str] = []
+        self._outcomes: deque[ExportOutcome] = deque()
         self._retry_at: float | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="observer-engine", daemon=True)
@@ -97,8 +91,8 @@ class Engine:
 
     @property
     def backlog_bytes(self) -> int:
-        """Bytes accepted and not decided yet, open traces apart: what a slow scorer or disk lets grow."""
-        return self._put_bytes - self._taken_bytes + self._held_bytes
+        """Bytes accepted and not delivered yet, open traces apart: what a slow scorer, disk or back end lets grow."""
+        return self._put_bytes - self._taken_bytes + self._held_bytes + self._delivery.pending_bytes
 
     def accept(self, entries: list[Logged]) -> None:
         """Take entries that are on disk; called by the log's thread."""
@@ -140,9 +134,7 @@ class Engine:
             self._delivery.add([Decided(row, recorded.decision, candidate)])
             for piece in late:
                 self._delivery.add_late(piece)
-        log.info(
-            "read the log back: %d open traces, %d decisions to deliver again", self.open_traces, len(unsettled)
-        )
+        log.info("read the log back: %d open traces, %d decisions to deliver again", self.open_traces, len(unsettled))
 
     # -- the loop
 
@@ -195,8 +187,8 @@ class Engine:
                 self._receive(event, item, None, now)
         elif isinstance(event, list):
             self._scored.extend(event)
-        elif isinstance(event, Exported):
-            self._exported.append(event.trace_id)
+        elif isinstance(event, ExportOutcome):
+            self._outcomes.append(event)
 
     # -- stages
 
@@ -262,10 +254,9 @@ class Engine:
                 self._scored.popleft()
             if self._decided:
                 self._record_decisions(now)
-            if self._exported:
-                self._delivery.exported(self._exported)
-                self._exported = []
             self._delivery.run(now)
+            if self._outcomes:
+                self._delivery.note_outcomes(self._outcomes)
         except _DISK_ERRORS as error:
             self._retry_at = now + _RETRY_SECONDS
             self.failure = f"cannot write decisions down: {error}"
@@ -296,7 +287,7 @@ class Engine:
         if decision.p_wrong is not None:
             metrics.p_wrong.observe(decision.p_wrong)
         self._stats.decided(decision, now)
-        decision_log.info(json.dumps(decision.to_json(), separators=(",", ":")))
+        decision_log.info("%s %s", decision.decision, decision.trace_id, extra={"fields": decision.to_json()})
 
     def _show(self) -> None:
         late = sum(late.piece.spans for pieces in self._in_flight.values() for late in pieces)

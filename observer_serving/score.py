@@ -1,4 +1,4 @@
-"""Scoring on one thread: batches of whatever waits, with a deadline, and a model that can be switched between batches."""
+"""Scoring on one thread: batches of whatever waits, with a deadline; the model can be switched between batches."""
 
 import logging
 import math
@@ -63,6 +63,7 @@ class ScoringThread:
         self._waiting: deque[Candidate] = deque()
         self._running: _Batch | None = None
         self._lock = threading.Condition()
+        self._scorer_lock = threading.Lock()  # scorers take one call at a time
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="observer-scorer", daemon=True)
 
@@ -88,7 +89,7 @@ class ScoringThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take no further batch; a batch that runs is not waited for beyond a second (the model cannot be interrupted)."""
+        """Take no further batch; one that runs is waited for a second at most (a model cannot be interrupted)."""
         with self._lock:
             self._stopping = True
             self._lock.notify()
@@ -110,22 +111,27 @@ class ScoringThread:
 
     def expire(self, now: float) -> list[Scored]:
         """Give up what is over its deadline."""
-        given_up: list[tuple[Candidate, Unscored]] = []
+        given_up: list[Candidate] = []
         with self._lock:
             running = self._running
             hangs = running is not None and running.started_at + self._deadline <= now
+            why: Unscored = "scorer_failed" if hangs else "overload"
             if running is not None and hangs:
-                given_up += [(candidate, "scorer_failed") for candidate in running.candidates]
+                given_up += running.candidates
                 running.candidates = []  # its answers, should they come, find nobody
             while self._waiting and self._waiting[0].completed_at + self._deadline <= now:
-                given_up.append((self._waiting.popleft(), "scorer_failed" if hangs else "overload"))
-        for _, failure in given_up:
-            self._metrics.scorer_failures.labels(failure).inc()
-        return [self._unscored(candidate, failure) for candidate, failure in given_up]
+                given_up.append(self._waiting.popleft())
+        self._metrics.scorer_failures.labels(why).inc(len(given_up))
+        return [self._unscored(candidate, why) for candidate in given_up]
 
     def score_now(self, candidate: Candidate) -> Scored:
-        """Score one candidate on the calling thread, with no deadline (for `POST /v1/traces:score`)."""
-        return self._score_batch([candidate])[0]
+        """Score one candidate on the calling thread (for `POST /v1/traces:score`)."""
+        if not self._scorer_lock.acquire(timeout=self._deadline):
+            return self._unscored(candidate, "overload")
+        try:
+            return self._score_batch([candidate])[0]
+        finally:
+            self._scorer_lock.release()
 
     def run_once(self) -> bool:
         """Score one batch if anything waits."""
@@ -135,7 +141,8 @@ class ScoringThread:
             taken = [self._waiting.popleft() for _ in range(min(self._max_batch, len(self._waiting)))]
             batch = self._running = _Batch(taken, self._clock.monotonic())
         started = time.perf_counter()
-        scored = self._score_batch(taken)
+        with self._scorer_lock:
+            scored = self._score_batch(taken)
         self._metrics.score_seconds.observe(time.perf_counter() - started)
         with self._lock:
             still_wanted = bool(batch.candidates)
@@ -165,9 +172,7 @@ class ScoringThread:
             self._metrics.scorer_failures.labels("scorer_failed").inc()
             scores = [None]
         return [
-            Scored(
-                candidate, score, None if score is not None else "scorer_failed", scorer.model, scorer.model_version
-            )
+            Scored(candidate, score, None if score is not None else "scorer_failed", scorer.model, scorer.model_version)
             for candidate, score in zip(candidates, scores, strict=True)
         ]
 

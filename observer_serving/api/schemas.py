@@ -42,8 +42,8 @@ class TraceBody(BaseModel):
     question: str
     final_answer: str
     trace_id: str | None = None
-    tool_calls: list[ToolCallBody] = Field(default_factory=list)
-    evidence: list[str] = Field(default_factory=list)
+    tool_calls: list[ToolCallBody] | None = None
+    evidence: list[str] | None = None
     project: str | None = None
 
 
@@ -127,9 +127,7 @@ class PolicyBody(BaseModel):
 
 
 class StatsBody(BaseModel):
-    """Figures since the start of the process; rates over the last minute. Received = kept + dropped + rejected + open."""
-
-    model_config = ConfigDict(extra="allow")
+    """Figures since the start of the process; rates over the last minute."""
 
     uptime_s: float
     spans_received: int
@@ -145,6 +143,12 @@ class StatsBody(BaseModel):
     latency_ms: dict[str, float | None]
     threshold: float
     wal_bytes: int
+    wal_segments: int
+    wal_damaged_bytes: int
+    waiting_for_scorer: int
+    model: str
+    model_version: str
+    policy_version: str
     exporters: list[dict[str, Any]]
 
 

@@ -1,8 +1,8 @@
 """The decision record: one row per decided trace, on disk before anything follows from the decision.
 
 SQLite in write-ahead mode under `serving/`. The unique index on the trace id is what makes a second decision
-impossible; the span ids in the row tell a late span from one that was decided or is sent again. Rows are settled in order:
-all rows up to the settled one have been handed to every exporter and sealed in the spool.
+impossible; the span ids in the row tell a late span from one that was decided or is sent again. Rows are settled in
+order: all rows up to the settled one have been handed to every exporter and sealed in the spool.
 """
 
 import sqlite3
@@ -69,7 +69,9 @@ class DecisionRecord:
             self._db.executescript(_SCHEMA)
             (self._settled,) = self._db.execute("SELECT id FROM settled").fetchone()
         except sqlite3.Error as error:
-            raise ObserverError(f"cannot use the decision record {file}: {error}; move it away to start anew") from error
+            raise ObserverError(
+                f"cannot use the decision record {file}: {error}; move it away to start anew"
+            ) from error
 
     @property
     def settled(self) -> int:

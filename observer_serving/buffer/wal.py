@@ -1,8 +1,8 @@
 """The write-ahead log: what is acknowledged is on disk first.
 
 Append-only segments of checksummed entries. One thread writes: it takes everything that waits, writes it, syncs once
-and only then acknowledges (group commit). Every item of an entry holds its segment until it is released; a
-segment nobody holds is deleted. A damaged tail (power cut in mid-write) is never an acknowledged entry; it is reported and skipped.
+and only then acknowledges (group commit). Every item of an entry holds its segment until it is released; a segment
+nobody holds is deleted. A damaged tail (power cut in mid-write) is never an acknowledged entry; it is reported and skipped.
 """
 
 import asyncio
@@ -204,13 +204,17 @@ class WriteAheadLog:
             self._segments[segment].held -= items
         self._reclaim()
 
-    def close(self) -> None:
-        """Write what waits, stop the writer, delete the segments nobody holds."""
+    def flush(self) -> None:
+        """Refuse new entries and wait until those that wait are on disk."""
         with self._lock:
             self._stopping = True
             self._lock.notify()
         if self._thread.is_alive():
             self._thread.join()
+
+    def close(self) -> None:
+        """`flush`, then delete the segments nobody holds."""
+        self.flush()
         if self._writer is not None:
             os.close(self._writer.descriptor)
             self._writer = None

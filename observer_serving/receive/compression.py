@@ -10,7 +10,8 @@ from observer_serving.receive.status import BAD_DATA, TOO_LARGE, UNSUPPORTED, Re
 def too_large(limit: int) -> RefusedError:
     """The refusal of a body above `limit` bytes; not retryable."""
     return RefusedError(
-        TOO_LARGE, f"the request is larger than {limit} bytes uncompressed; send smaller batches or raise receive.max_request"
+        TOO_LARGE,
+        f"the request has more than {limit} bytes uncompressed; send less at once or raise receive.max_request",
     )
 
 
@@ -53,7 +54,9 @@ def _inflate(body: bytes, limit: int, window: int) -> bytes:
                 raise RefusedError(BAD_DATA, "the compressed body ends too early; send it again")
             rest = member.unused_data
     except zlib.error as error:
-        raise RefusedError(BAD_DATA, f"the body is not valid {'gzip' if window > 16 else 'deflate'} data: {error}") from None
+        raise RefusedError(
+            BAD_DATA, f"the body is not valid {'deflate' if window == zlib.MAX_WBITS else 'gzip'} data: {error}"
+        ) from None
     return b"".join(out)
 
 

@@ -2,7 +2,7 @@
 
 A piece is itself a valid `ExportTraceServiceRequest`: the envelopes (resource, scope) and the spans of one trace, every
 span's bytes exactly as the client sent them. Pieces of one trace that arrive in different requests are joined by plain
-concatenation, because protobuf merges repeated fields. Ids come from the parsed message; only the positions are read from the wire.
+concatenation, because protobuf merges repeated fields. Ids come from the parsed message, only positions from the wire.
 """
 
 from collections.abc import Iterator
