@@ -1,0 +1,185 @@
+"""`observer evaluate` and `observer compare`: runs on labeled traces, with intervals and the gate's verdict."""
+
+import json
+import os.path
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pyarrow as pa
+import typer
+
+from observer_core.decision.builtin import BuiltinScorer
+from observer_core.decision.protocol import Scorer
+from observer_core.errors import InputError
+from observer_core.metrics.predictions import predict
+from observer_core.metrics.report import Report, build_report, main_table, text_table, write_report
+from observer_core.rundir import REPORT_HTML, RunDirectory, open_run
+from observer_core.traces.splits import split_of
+from observer_core.traces.trace import Trace
+from observer_pipeline.cli.progress import progress_bar
+
+BUILTIN = "builtin"
+Split = Literal["test", "all"]
+Data = Annotated[str, typer.Option(help="JSONL, an OTLP span file, a folder of them, or phoenix://host:port/project")]
+Out = Annotated[Path | None, typer.Option(help="Folder for metrics.json, predictions.parquet, report.md, report.html")]
+SplitOption = Annotated[Split, typer.Option(help="test: questions no run is trained on; all: every labeled trace")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object")]
+SkipInvalid = Annotated[bool, typer.Option("--skip-invalid", help="Leave out traces that cannot be read")]
+
+
+def register(app: typer.Typer) -> None:
+    @app.command("evaluate")
+    def evaluate_command(
+        run: Annotated[Path, typer.Option(help="Run directory")],
+        data: Data,
+        out: Out = None,
+        split: SplitOption = "test",
+        baseline: Annotated[
+            Path | None, typer.Option(help="Run directory to beat; the built-in heuristic when not given")
+        ] = None,
+        as_json: Json = False,
+        skip_invalid: SkipInvalid = False,
+    ) -> None:
+        """Metrics and a report of a run on labeled traces."""
+        runs = open_runs([run] if baseline is None else [run, baseline])
+        traces, notes = labeled_traces(data, split, skip_invalid=skip_invalid)
+        scorers = load_scorers(runs) | ({BUILTIN: BuiltinScorer()} if baseline is None else {})
+        predictions = score_all(scorers, traces)
+        scorer, beside = list(scorers)
+        report = build_report(
+            predictions,
+            scorer=scorer,
+            baseline=beside,
+            title=f"Evaluation of {run}",
+            notes=notes,
+            warning=leakage(traces, runs),
+            run=str(run),
+        )
+        deliver(report, predictions, out, as_json=as_json)
+
+    @app.command("compare")
+    def compare_command(
+        runs: Annotated[list[Path], typer.Option(help="Run directories: first the champion, last the challenger")],
+        data: Data,
+        more: Annotated[list[Path] | None, typer.Argument(help="Further run directories", show_default=False)] = None,
+        out: Out = None,
+        split: SplitOption = "test",
+        as_json: Json = False,
+        skip_invalid: SkipInvalid = False,
+    ) -> None:
+        """Runs side by side on the same traces; the gate judges the last against the first."""
+        opened = open_runs([*runs, *(more or [])])
+        if len(opened) < 2:
+            raise InputError("one run cannot be compared; give --runs A B, or use 'observer evaluate'")
+        traces, notes = labeled_traces(data, split, skip_invalid=skip_invalid)
+        predictions = score_all(load_scorers(opened), traces)
+        champion, *_, challenger = opened
+        report = build_report(
+            predictions,
+            scorer=challenger,
+            champion=champion,
+            title=f"Comparison of {', '.join(opened)}",
+            notes=notes,
+            warning=leakage(traces, opened),
+            run=str(opened[challenger].path),
+        )
+        deliver(report, predictions, out, as_json=as_json)
+
+
+def open_runs(paths: Sequence[Path]) -> dict[str, RunDirectory]:
+    """Name → run: the folder's name, or its whole path where two folders share one.
+
+    Raises:
+        InputError: a run cannot be read, or one is given twice.
+    """
+    resolved = [path.resolve() for path in paths]
+    for path, real in zip(paths, resolved, strict=True):
+        if resolved.count(real) > 1:
+            raise InputError(f"{path} is given twice; name different run directories")
+    names = [path.name for path in resolved]
+    shared = [name for name in names if names.count(name) > 1 or name == BUILTIN]
+    return {
+        os.path.normpath(path) if real.name in shared else real.name: open_run(path)
+        for path, real in zip(paths, resolved, strict=True)
+    }
+
+
+def load_scorers(runs: Mapping[str, RunDirectory]) -> dict[str, Scorer]:
+    """Name → scorer of each run."""
+    from observer_core.decision.load import load_scorer
+
+    return {name: load_scorer(run) for name, run in runs.items()}
+
+
+def labeled_traces(source: str, split: Split, *, skip_invalid: bool) -> tuple[list[Trace], dict[str, str]]:
+    """The labeled traces to score, and what the report says about their choice.
+
+    Raises:
+        InputError: unreadable, or no labeled trace of that split; says how many there are elsewhere.
+    """
+    from observer_pipeline.sources import load_traces
+
+    every = load_traces(source, skip_invalid=skip_invalid)
+    labeled = [trace for trace in every if trace.label is not None]
+    held_out = [trace for trace in labeled if split_of(trace) == "test"]
+    if not labeled:
+        raise InputError(f"none of the {len(every)} traces of {source} has a label; label them first")
+    notes = {"Data": source}
+    if len(every) > len(labeled):
+        notes["Without a label"] = f"{len(every) - len(labeled)} traces, left out"
+    others = len(labeled) - len(held_out)
+    if split == "all":
+        notes["Rows"] = f"all {len(labeled)} labeled traces, {others} of them of questions runs train or calibrate on"
+        return labeled, notes
+    if not held_out:
+        raise InputError(
+            f"none of the {len(labeled)} labeled traces of {source} is of a test question; give more traces, or "
+            "--split all if no run was trained on these"
+        )
+    notes["Rows"] = f"the {len(held_out)} traces of test questions; {others} of questions runs train on are left out"
+    return held_out, notes
+
+
+def leakage(traces: Sequence[Trace], runs: Mapping[str, RunDirectory]) -> str | None:
+    """What to warn of when these traces may have been trained on: a run's fingerprint of its train split tells."""
+    from observer_core.decision.training.data import data_sha
+
+    if all(split_of(trace) == "test" for trace in traces):
+        return None
+    digest = data_sha([trace for trace in traces if split_of(trace) == "train"])
+    seen = [name for name, run in runs.items() if run.manifest.train_data_sha == digest]
+    if seen:
+        return f"{', '.join(seen)} was trained on these very traces; this is no held-out result"
+    return "a held-out result only if no run was trained on any of these questions"
+
+
+def score_all(scorers: Mapping[str, Scorer], traces: Sequence[Trace]) -> pa.Table:
+    """The predictions of every scorer on the same traces."""
+    with progress_bar() as progress:
+        tables = [predict(name, scorer, traces, progress=progress) for name, scorer in scorers.items()]
+    return pa.concat_tables(tables)
+
+
+def deliver(report: Report, predictions: pa.Table, out: Path | None, *, as_json: bool) -> None:
+    """Write the report if a folder is given; print it as text or JSON."""
+    if out is not None:
+        write_report(out, predictions, report)
+    if as_json:
+        print(json.dumps(report.to_json(), indent=2, allow_nan=False))
+        return
+    print(f"{report.title}: {report.subtitle}")
+    if report.warning:
+        print(f"Warning: {report.warning}.")
+    print()
+    print(text_table(main_table(report, short=True)))
+    print()
+    for sentence in report.headlines:
+        print(sentence)
+    print(f"Promotion gate: {report.verdict.sentence}")
+    for reason in report.verdict.reasons:
+        print(f"  - {reason}")
+    for name, note in report.notes.items():
+        print(f"{name}: {note}")
+    if out is not None:
+        print(f"Report: {out / REPORT_HTML}")

@@ -1,0 +1,126 @@
+"""`observer evaluate` and `observer compare`, with real runs of the baseline family."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from observer_core.decision.train import TrainOptions, train_run
+from observer_core.errors import InputError
+from observer_core.traces.jsonl import write_jsonl
+from observer_core.traces.splits import split_of
+from observer_core.traces.trace import ToolCall, Trace
+from observer_pipeline.cli import build_app
+
+
+def traces(seed: int, questions: int = 160) -> list[Trace]:
+    """Wrong answers are more often unsupported and come after failed calls; right ones are in the evidence."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for i in range(questions):
+        for agent in ("a", "b"):
+            wrong = rng.random() < 0.4
+            supported = rng.random() < (0.3 if wrong else 0.8)
+            failed = rng.random() < (0.5 if wrong else 0.2)
+            found.append(
+                Trace(
+                    question=f"In which city was person {i} of series {seed} born?",
+                    final_answer=f"City{i}" if supported else f"Town{i}",
+                    trace_id=f"{seed}-{i}-{agent}",
+                    tool_calls=[ToolCall("search", {"q": f"person {i}"}, status="error" if failed else "ok")],
+                    evidence=[f"Person {i} was born in City{i}."],
+                    label="wrong" if wrong else "correct",
+                    model=agent,
+                )
+            )
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Two runs, `runs/a` trained on data.jsonl and `runs/b` on other questions."""
+    root = tmp_path_factory.mktemp("cli")
+    for name, seed in (("a", 1), ("b", 2)):
+        train_run(traces(seed), root / "runs" / name, TrainOptions(family="baseline"))
+    write_jsonl(root / "data.jsonl", traces(1))
+    return root
+
+
+def observer(*arguments: object) -> str:
+    result = CliRunner().invoke(build_app(), [str(a) for a in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_evaluate_uses_test_questions_only_and_says_so(folder):
+    rows = traces(1)
+    held_out = sum(split_of(trace) == "test" for trace in rows)
+    out = folder / "evaluation"
+    text = observer("evaluate", "--run", folder / "runs" / "a", "--data", folder / "data.jsonl", "--out", out)
+    assert f"{held_out} labeled traces of" in text
+    assert f"Rows: the {held_out} traces of test questions; {len(rows) - held_out} of questions" in text
+    assert "AUROC" in text
+    assert "Promotion gate: a is not promoted." in text
+    assert sorted(p.name for p in out.iterdir()) == ["metrics.json", "predictions.parquet", "report.html", "report.md"]
+    as_json = json.loads(
+        observer("evaluate", "--run", folder / "runs" / "a", "--data", folder / "data.jsonl", "--json")
+    )
+    assert as_json["metrics"] == json.loads((out / "metrics.json").read_text())
+    saved = json.loads((folder / "runs" / "a" / "metrics.json").read_text())
+    assert as_json["metrics"]["all"]["auroc"] == saved["all"]["auroc"]  # the same rows as in training's own evaluation
+
+
+def test_evaluating_on_the_training_data_is_noticed(folder):
+    data, runs = folder / "data.jsonl", folder / "runs"
+    own = observer("evaluate", "--run", runs / "a", "--data", data, "--split", "all")
+    assert "Warning: a was trained on these very traces; this is no held-out result" in own
+    other = observer("evaluate", "--run", runs / "b", "--data", data, "--split", "all")
+    assert "Warning: a held-out result only if no run was trained on any of these questions" in other
+
+
+def test_compare_sets_runs_side_by_side_and_judges_the_last_against_the_first(folder):
+    runs, data = folder / "runs", folder / "data.jsonl"
+    text = observer("compare", "--runs", runs / "a", runs / "b", "--data", data)
+    assert "Promotion gate: a stays." in text
+    assert "test questions; the gate asks for 200." in text
+    found = json.loads(observer("compare", "--runs", runs / "a", runs / "b", "--data", data, "--json"))
+    assert (found["scorer"], found["gate"]["champion"], found["gate"]["promote"]) == ("b", "a", False)
+    assert found["differences"][0]["differences"]["auroc"]["lo"] is not None
+    assert found["differences"][0]["n"] == found["metrics"]["all"]["auroc"]["n"]
+
+
+def test_runs_of_one_name_are_told_apart(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    shutil.copytree("runs/b", "copy/a")
+    text = observer("compare", "--runs", "runs/a", "copy/a", "--data", "data.jsonl")
+    assert "Promotion gate: runs/a stays." in text
+    with pytest.raises(InputError, match="runs/b is given twice"):
+        observer("compare", "--runs", "runs/b", "runs/../runs/b", "--data", "data.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["compare", "--runs", "runs/a", "--data", "data.jsonl"], "one run cannot be compared"),
+        (["evaluate", "--run", "runs/none", "--data", "data.jsonl"], "no run directory at runs/none"),
+        (
+            ["evaluate", "--run", "runs/a", "--data", "unlabeled.jsonl"],
+            "none of the 1 traces of unlabeled.jsonl has a label",
+        ),
+        (
+            ["evaluate", "--run", "runs/a", "--data", "train.jsonl"],
+            "is of a test question; give more traces, or --split all",
+        ),
+    ],
+)
+def test_what_cannot_be_evaluated_is_one_line(folder, monkeypatch, arguments, message):
+    monkeypatch.chdir(folder)
+    write_jsonl(folder / "unlabeled.jsonl", [Trace(question="q", final_answer="a")])
+    write_jsonl(folder / "train.jsonl", [Trace(question="q", final_answer="a", label="wrong", split="train")])
+    with pytest.raises(InputError) as caught:
+        observer(*arguments)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
