@@ -1,10 +1,10 @@
-"""Live traffic as the warehouse knows it: strata for the error rate, and how scores drift."""
+"""Live traffic as the warehouse knows it: how often its answers are wrong."""
 
 import pyarrow as pa
 
-from observer_pipeline.error_rate import CERTAIN, Reviewed, Stratum, stratum
+from observer_core.metrics.error_rate import ErrorRate, true_error_rate
 from observer_pipeline.resources.warehouse import Warehouse
-from observer_pipeline.tables import ANNOTATIONS
+from observer_pipeline.tables import ANNOTATIONS, REVIEW_QUEUE
 from observer_pipeline.verdicts import merge_annotations
 
 SERVED = pa.schema([(name, pa.string()) for name in ("service", "model", "model_version", "problem", "asked_at")])
@@ -20,33 +20,26 @@ ERROR_RATES = pa.schema(
 )
 
 
-def live_strata(warehouse: Warehouse) -> list[Stratum]:
-    """Decisions by stratum with the verdicts of those drawn for review.
+def live_error_rate(warehouse: Warehouse) -> ErrorRate:
+    """The share of wrong answers in all traffic, from the verdicts on traces that were drawn for review.
 
-    Traces a rule drops for ever (keep probability 0) are outside of what is estimated. Verdicts on traces that were not
-    drawn count nowhere: people open what looks bad.
+    Verdicts on traces that were not drawn count nowhere: people open what looks bad.
     """
-    if not warehouse.parts("live_decisions"):
-        return []
-    counts = warehouse.query(
-        "SELECT keep_probability = 1 AS certain, count(DISTINCT trace_id) AS traces FROM live_decisions "
-        "WHERE keep_probability > 0 GROUP BY 1"
-    ).to_pylist()
-    population = {row["certain"]: row["traces"] for row in counts}
-    verdicts = merge_annotations(warehouse.read_or("phoenix_annotations", ANNOTATIONS).to_pylist()).verdicts
-    drawn = (
+    decisions = (
         warehouse.query(
-            "SELECT q.trace_id, any_value(d.keep_probability) AS keep, any_value(q.review_probability) AS review "
-            "FROM review_queue q JOIN live_decisions d USING (trace_id) GROUP BY q.trace_id"
+            "SELECT trace_id, any_value(keep_probability) AS keep FROM live_decisions GROUP BY trace_id"
         ).to_pylist()
-        if warehouse.parts("review_queue")
+        if warehouse.parts("live_decisions")
         else []
     )
-    reviewed: dict[bool, list[Reviewed]] = {True: [], False: []}
-    for row in drawn:
-        if (verdict := verdicts.get(row["trace_id"])) is not None:
-            reviewed[row["keep"] == CERTAIN].append(Reviewed(row["keep"], row["review"], verdict.label != "correct"))
-    return [
-        stratum("kept for certain", population.get(True, 0), reviewed[True]),
-        stratum("kept at random", population.get(False, 0), reviewed[False]),
-    ]
+    drawn = warehouse.read_or("review_queue", REVIEW_QUEUE).to_pylist()
+    review = {row["trace_id"]: row["review_probability"] for row in drawn}
+    verdicts = merge_annotations(warehouse.read_or("phoenix_annotations", ANNOTATIONS).to_pylist()).verdicts
+    return true_error_rate(
+        [row["keep"] for row in decisions],
+        [
+            verdicts[key].label != "correct" if (key := row["trace_id"]) in verdicts and key in review else None
+            for row in decisions
+        ],
+        [review.get(row["trace_id"]) for row in decisions],
+    )

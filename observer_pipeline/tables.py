@@ -17,7 +17,7 @@
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -37,15 +37,6 @@ TRACES = pa.schema(
         ("annotator", pa.string()),
         ("weight", pa.float64()),
         ("trace", pa.string()),  # the JSON object of the trace
-    ]
-)
-
-GOLD_LABELS = pa.schema(
-    [
-        ("trace_id", pa.string()),
-        ("em", pa.bool_()),
-        ("f1", pa.float64()),
-        ("label", pa.string()),
     ]
 )
 
@@ -125,7 +116,7 @@ def traces_of(table: pa.Table) -> list[Trace]:
     return [Trace.from_json(json.loads(text)) for text in table.column("trace").to_pylist()]
 
 
-def markdown(rows: Sequence[dict[str, object]], *, limit: int = 20, cut: int = 80) -> str:
+def markdown(rows: Sequence[Mapping[str, object]], *, limit: int = 20, cut: int = 80) -> str:
     """Rows as a Markdown table for asset metadata: the first `limit`, long cells cut to `cut` characters."""
     if not rows:
         return "*(no rows)*"

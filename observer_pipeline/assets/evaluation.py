@@ -16,7 +16,7 @@ from observer_pipeline.tables import markdown
 
 GROUP = "evaluation"
 _IMAGE_LIMIT = 70_000  # bytes before base64: metadata lies in Dagster's event log, where 100 kB is the most one wants
-_SHOWN = ("auroc", "brier", "recall_at_5", "recall_at_20")
+_SHOWN = ("auroc", "brier", "recall_at_5pct", "recall_at_20pct")
 
 
 class ComparisonConfig(dg.Config):

@@ -8,12 +8,13 @@ from pydantic import Field
 
 from observer_core.decisions import DECISION_SCHEMA, TRACE_SCHEMA
 from observer_pipeline import annotations
+from observer_pipeline.agent_runs import GOLD_LABELS, gold_table
 from observer_pipeline.assets.traces import OWNERS, agent_traces
 from observer_pipeline.datasets import dataset_sha, split_rows
 from observer_pipeline.registry import now
 from observer_pipeline.resources.phoenix import PhoenixResource
 from observer_pipeline.resources.warehouse import Warehouse
-from observer_pipeline.tables import ANNOTATIONS, GOLD_LABELS, REVIEW_QUEUE, TRACES, markdown, traces_of, traces_table
+from observer_pipeline.tables import ANNOTATIONS, REVIEW_QUEUE, TRACES, markdown, traces_of, traces_table
 from observer_pipeline.verdicts import draw_review, label_traces, merge_annotations
 
 GROUP = "labels"
@@ -35,19 +36,13 @@ class ReviewConfig(dg.Config):
 @dg.asset(group_name=GROUP, owners=OWNERS, kinds={"python", "parquet"}, deps=[agent_traces])
 def gold_labels(warehouse: Warehouse) -> dg.MaterializeResult:
     """HotpotQA's exact match and F1 of every agent answer, and the label they mean."""
-    from observer_core.traces.labels import gold_label
-
-    rows = []
-    for trace in traces_of(warehouse.read("agent_traces")):
-        if trace.gold_answer is not None:
-            gold = gold_label(trace.final_answer, trace.gold_answer, trace.extra.get("gold_aliases", ()))
-            rows.append({"trace_id": trace.trace_id, "em": gold.em, "f1": gold.f1, "label": gold.label})
-    warehouse.write("gold_labels", pa.Table.from_pylist(rows, schema=GOLD_LABELS))
+    table = gold_table(traces_of(warehouse.read("agent_traces")), warehouse.read("questions"))
+    warehouse.write("gold_labels", table)
     counts = warehouse.query(
         "SELECT label, count(*) AS traces, avg(f1) AS mean_f1 FROM gold_labels GROUP BY label ORDER BY label"
     ).to_pylist()
     return dg.MaterializeResult(
-        metadata={"dagster/row_count": len(rows), "labels": dg.MetadataValue.md(markdown(counts))}
+        metadata={"dagster/row_count": table.num_rows, "labels": dg.MetadataValue.md(markdown(counts))}
     )
 
 

@@ -10,8 +10,7 @@ from observer_core.errors import ObserverError
 from observer_pipeline.assets.labels import phoenix_annotations, review_queue
 from observer_pipeline.assets.registry import champion
 from observer_pipeline.assets.traces import OWNERS
-from observer_pipeline.error_rate import true_error_rate as estimate_error_rate
-from observer_pipeline.live import ERROR_RATES, SERVED, live_strata
+from observer_pipeline.live import ERROR_RATES, SERVED, live_error_rate
 from observer_pipeline.registry import Registry, now
 from observer_pipeline.resources.build import HomeResource
 from observer_pipeline.resources.services import ServiceResource
@@ -77,7 +76,7 @@ def served_model(
             row = {"model": None, "model_version": None, "problem": str(error)}
         rows.append({"service": url, **row, "asked_at": now()})
     warehouse.write("served_models", pa.Table.from_pylist(rows, schema=SERVED))
-    metadata = {"services": dg.MetadataValue.md(markdown(rows, cut=200))}
+    metadata: dict[str, dg.MetadataValue] = {"services": dg.MetadataValue.md(markdown(rows, cut=200))}
     if outcome is not None and outcome.outcome == "failed":
         raise dg.Failure(f"rollout failed: {outcome.message}", metadata=metadata, allow_retries=False)
     if outcome is not None:
@@ -93,14 +92,15 @@ def served_model(
 )
 def true_error_rate(context: dg.AssetExecutionContext, warehouse: Warehouse) -> dg.MaterializeResult:
     """The share of wrong answers in live traffic, from reviewed traces by strata with known counts."""
-    strata = live_strata(warehouse)
-    estimate = estimate_error_rate(strata)
+    rate = live_error_rate(warehouse)
+    estimate = rate.estimate
     row = {"at": now(), **estimate.to_json(), "reason": estimate.reason}
     warehouse.write("error_rates", pa.Table.from_pylist([row], schema=ERROR_RATES), part=context.run.run_id)
     return dg.MaterializeResult(
         metadata={
             "true_error_rate": str(estimate),
-            "strata": dg.MetadataValue.md(markdown([asdict(s) for s in strata])),
+            "strata": dg.MetadataValue.md(markdown([asdict(s) for s in rate.strata])),
+            "out_of_scope": rate.out_of_scope,
             **({"value": estimate.value} if estimate.value is not None else {}),
         }
     )

@@ -3,7 +3,7 @@
 import dagster as dg
 from pydantic import Field
 
-from observer_pipeline.agent_runs import AgentPlan, corpus_table, load_questions, plan_of, question_table, run_agent
+from observer_pipeline.agent_runs import corpus_table, options_of, question_table
 from observer_pipeline.progress import log_progress
 from observer_pipeline.resources.warehouse import Warehouse
 from observer_pipeline.tables import markdown, traces_table
@@ -16,22 +16,25 @@ class QuestionsConfig(dg.Config):
     """Which questions the test agent is asked."""
 
     questions: int = Field(default=400, description="how many questions of the generated world, or of the file")
-    seed: int = Field(default=0, description="seed of the generated world and of the faults")
+    seed: int = Field(default=0, description="seed of the generated world and of the offline model's manners")
+    first: int = Field(default=0, description="index of the first question")
     source: str | None = Field(default=None, description="a file in HotpotQA's shape instead of the generated world")
 
 
 class AgentTracesConfig(dg.Config):
     """How the test agent is run."""
 
-    natural_share: float = Field(default=0.5, description="share of runs without a seeded fault")
-    workers: int = Field(default=1, description="agent processes side by side")
+    faults: str = Field(default="seed4", description="fault plan: natural, seed4, or a YAML file")
+    workers: int = Field(default=2, description="agent processes side by side")
 
 
 @dg.asset(group_name=GROUP, owners=OWNERS, kinds={"python", "parquet"})
 def questions(config: QuestionsConfig, warehouse: Warehouse) -> dg.MaterializeResult:
     """User questions with gold answers: a generated multi-hop world of invented facts, or HotpotQA's own records."""
-    plan = AgentPlan(config.questions, config.seed, config.source)
-    table = question_table(load_questions(plan), plan)
+    from observer_pipeline.agent.generate import GenerateOptions, questions_of
+
+    options = GenerateOptions(config.questions, config.seed, first=config.first, source=config.source)
+    table = question_table(questions_of(options), options)
     warehouse.write("questions", table)
     shown = table.select(["qid", "question", "answer", "type", "split"]).slice(0, 10).to_pylist()
     return dg.MaterializeResult(
@@ -42,7 +45,9 @@ def questions(config: QuestionsConfig, warehouse: Warehouse) -> dg.MaterializeRe
 @dg.asset(group_name=GROUP, owners=OWNERS, kinds={"python", "parquet"}, deps=[questions])
 def corpus(warehouse: Warehouse) -> dg.MaterializeResult:
     """The paragraphs the agent may search, each once: title, text, and how many questions bring it."""
-    table = corpus_table(load_questions(plan_of(warehouse.read("questions"))))
+    from observer_pipeline.agent.generate import questions_of
+
+    table = corpus_table(questions_of(options_of(warehouse.read("questions"))))
     warehouse.write("corpus", table)
     shown = table.slice(0, 10).to_pylist()
     return dg.MaterializeResult(
@@ -55,12 +60,12 @@ def agent_traces(
     context: dg.AssetExecutionContext, config: AgentTracesConfig, warehouse: Warehouse
 ) -> dg.MaterializeResult:
     """Runs of the test agent, some with a seeded fault, which is known here and never in the state."""
-    traces = run_agent(
-        plan_of(warehouse.read("questions")),
-        natural_share=config.natural_share,
-        workers=config.workers,
-        progress=log_progress(context, "agent"),
-    )
+    from observer_pipeline.agent.faults import FaultPlan
+    from observer_pipeline.agent.generate import generate
+
+    table = warehouse.read("questions")
+    options = options_of(table, faults=FaultPlan.parse(config.faults), workers=config.workers)
+    traces = generate(options, progress=log_progress(context, "agent")).traces
     warehouse.write("agent_traces", traces_table(traces))
     counts = warehouse.query(
         "SELECT coalesce(failure_type, 'natural') AS fault, count(*) AS runs FROM agent_traces GROUP BY 1 ORDER BY 1"

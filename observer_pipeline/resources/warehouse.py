@@ -63,10 +63,11 @@ class Warehouse(dg.ConfigurableResource):
         parts = self.parts(table)
         if not parts:
             raise InputError(f"the warehouse has no table '{table}' yet; materialize the asset of that name first")
-        folder = self.folder(table)
-        return pa.concat_tables(
-            [pq.read_table(folder / f"{part}.parquet", partitioning=None) for part in parts], promote_options="default"
-        )
+        tables = []
+        for part in parts:
+            with pq.ParquetFile(self.folder(table) / f"{part}.parquet") as file:
+                tables.append(file.read())
+        return pa.concat_tables(tables, promote_options="default")
 
     def read_or(self, table: str, empty: pa.Schema) -> pa.Table:
         """All parts of `table`, or no rows of the schema `empty` when it was never written."""
