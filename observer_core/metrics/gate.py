@@ -113,7 +113,7 @@ def gate(
             )
         )
         if champion is None:
-            findings.append(Finding(True, "Nothing serves yet, so there is no champion to beat."))
+            findings.append(Finding(True, "There is no champion to beat."))
         for role, name in rivals.items():
             found = _against(mine, sample_of(predictions, name, split="test"), _title(role, name), alpha, settings)
             numbers[role] = {"scorer": name, **found.numbers}
@@ -185,7 +185,7 @@ def _against(mine: Sample, theirs: Sample, rival: str, alpha: float, settings: G
             Finding(
                 no_worse,
                 f"Its probabilities are {'no worse' if no_worse else 'worse'} than those of {rival}: "
-                f"Brier score {brier.value:+.4f}.",
+                f"Brier score {brier.value:+.4f} (less is better).",
             ),
         ],
         numbers,

@@ -1,8 +1,8 @@
 """Gold labels: HotpotQA's exact match and F1, and the label they mean.
 
-The rules are those of HotpotQA's evaluation script (`hotpot_evaluate_v1.py`, Yang et al. 2018): answers are compared after
-lower-casing, removing ASCII punctuation and the articles a, an, the; F1 is over tokens, and is 0 when one of the two
-answers is yes, no or noanswer and the other is not the same.
+The rules are those of HotpotQA's evaluation script (`hotpot_evaluate_v1.py`, Yang et al. 2018): answers are compared
+after lower-casing, removing ASCII punctuation and the articles a, an, the; F1 is over tokens, and is 0 when one of the
+two answers is yes, no or noanswer and the other is not the same.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Seeded faults: what is made to go wrong in a run, and the declarative plan that says how often.
 
-A fault acts through the tools (what they return) or the model (how it behaves), so that the trace looks as it would in life.
-What was done is kept beside the trace, in the ledger. A new fault is one function and one line in `FAULTS`.
+A fault acts through the tools (what they return) or the model (how it behaves), so that the trace looks as it would in
+life. What was done is kept beside the trace, in the ledger. A new fault is one function and one line in `FAULTS`.
 """
 
 import random
@@ -59,7 +59,7 @@ def early_stop(question: AgentQuestion, rng: random.Random) -> Injection | None:
     return Injection("early_stop", {"after": after}, stop_after=after)
 
 
-def weak_model(question: AgentQuestion, rng: random.Random) -> Injection:
+def weak_model(_question: AgentQuestion, _rng: random.Random) -> Injection:
     """A weaker model does the run."""
     return Injection("weak_model", {}, weak=True)
 
@@ -104,7 +104,7 @@ class FaultPlan:
 
     @classmethod
     def parse(cls, name: str, *, seed: int = 0) -> "FaultPlan":
-        """A plan by name (`natural`, `seed4`) or from a YAML file: `seed: 7`, `faults: [{kind: early_stop, rate: 0.1}]`.
+        """A plan by name (`natural`, `seed4`) or from YAML: `seed: 7`, `faults: [{kind: early_stop, rate: 0.1}]`.
 
         Raises:
             InputError: neither, or the file cannot be used.
@@ -117,7 +117,9 @@ class FaultPlan:
         try:
             plan = yaml.safe_load(path.read_text(encoding="utf-8"))
         except OSError as error:
-            raise InputError(f"no fault plan {name!r} ({error.strerror}); give natural, seed4 or a YAML file") from error
+            raise InputError(
+                f"no fault plan {name!r} ({error.strerror}); give natural, seed4 or a YAML file"
+            ) from error
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}; mend the plan") from error
         return cls._from_yaml(path, plan, seed)
@@ -141,7 +143,7 @@ def _replace(text: str, value: str, other: str) -> str:
 
 
 def _facts_of(question: AgentQuestion, rng: random.Random) -> list[Fact]:
-    """Where a data set does not say what the answer hangs on: the answer in a supporting paragraph, else its numbers."""
+    """For a data set that does not say what the answer hangs on: the answer where it is supported, else years."""
     texts = {p.title: p.text for p in question.paragraphs}
     facts = []
     for title in question.supporting_titles:
@@ -149,7 +151,9 @@ def _facts_of(question: AgentQuestion, rng: random.Random) -> list[Fact]:
         if re.search(rf"(?<!\w){re.escape(question.answer)}(?!\w)", text) and title != question.answer:
             facts.append(Fact(title, question.answer, _others(question, question.answer, rng)))
         elif question.type == "comparison":
-            facts += [Fact(title, year, (_shift(year, rng),)) for year in re.findall(r"\b1\d{3}\b|\b20\d\d\b", text)[:1]]
+            facts += [
+                Fact(title, year, (_shift(year, rng),)) for year in re.findall(r"\b1\d{3}\b|\b20\d\d\b", text)[:1]
+            ]
     return facts
 
 

@@ -1,7 +1,8 @@
 """Labeled traces in bulk: questions from the generated world or HotpotQA, run by the agent, some with seeded faults.
 
-The agent runs in processes of its own, so that its global tracer provider and the instrumentation of ADK stay out of the
-caller. With the offline model the traces depend only on the options, whatever the number of workers, but for ids and times.
+The agent runs in processes of its own, so that its global tracer provider and the instrumentation of ADK stay out of
+the caller. With the offline model the traces depend only on the options, whatever the number of workers, but for ids
+and times.
 """
 
 import asyncio
@@ -102,7 +103,7 @@ def generate(options: GenerateOptions, *, out: Path | None = None, progress: Pro
     if out is not None and out.exists():
         raise InputError(f"{out} exists already; choose another folder or remove it first")
     if options.endpoint:
-        _probe(options.endpoint)
+        probe_endpoint(options.endpoint)
     result = _run_all(options, progress or (lambda _what, _fraction: None))
     if out is not None:
         with whole_dir(out) as folder:
@@ -128,7 +129,7 @@ def questions_of(options: GenerateOptions) -> Iterator[AgentQuestion]:
     yield from questions[options.first : last]
 
 
-def _probe(endpoint: str) -> None:
+def probe_endpoint(endpoint: str) -> None:
     """Make sure that a receiver answers before work is done for it: an empty export request must be accepted."""
     base = endpoint.rstrip("/")
     url = base if base.endswith(_OTLP_PATH) else base + _OTLP_PATH

@@ -43,7 +43,9 @@ def _records(path: Path) -> Iterator[tuple[str, Any]]:
     try:
         records = parse_json(_read_text(path))
     except ValueError as error:
-        raise InputError(f"{path} is not JSON ({error}); give an official HotpotQA file, or name JSONL .jsonl") from error
+        raise InputError(
+            f"{path} is not JSON ({error}); give an official HotpotQA file, or name JSONL .jsonl"
+        ) from error
     if not isinstance(records, list):
         raise InputError(f"{path} must hold a list of questions; give an official HotpotQA file")
     for number, record in enumerate(records):

@@ -8,7 +8,7 @@ QuestionType = Literal["bridge", "comparison"]
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A titled paragraph. Sentences after the first begin with a blank, as in HotpotQA, so that they join to the text."""
+    """A titled paragraph. Sentences after the first begin with a blank, as in HotpotQA; joined they are the text."""
 
     title: str
     sentences: tuple[str, ...]
@@ -20,7 +20,7 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A string the answer hangs on: `value` stands in the paragraph `title`; `alternatives` could stand there as well."""
+    """A string the answer hangs on: `value` stands in the paragraph `title`; `alternatives` could stand there too."""
 
     title: str
     value: str
@@ -31,8 +31,8 @@ class Fact:
 class AgentQuestion:
     """A question with its gold answer and the paragraphs of its run, supporting ones and distractors mixed.
 
-    `supporting` holds (title, sentence index) pairs; `aliases` are other right forms of the answer; `facts` may be empty
-    (a data set does not say where its answers stand).
+    `supporting` holds (title, sentence index) pairs; `aliases` are other right forms of the answer; `facts` may be
+    empty (a data set does not say where its answers stand).
     """
 
     qid: str

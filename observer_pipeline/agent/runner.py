@@ -19,11 +19,11 @@ from observer_pipeline.agent.tracing import run_trace
 
 APP_NAME = "observer_agent"
 AGENT_NAME = "researcher"
-PREVIEW_CHARS = 200
+PREVIEW_CHARS = 1000
 INSTRUCTION = """Answer the user's question from the paragraphs your tools return, never from memory.
-`search` finds paragraphs by words, `lookup` opens one by its title. Questions need facts from several paragraphs: search
-for one after the other. You have {calls} tool calls. When you know the answer, reply with the answer alone, as short as
-possible: a name, a date, a number, yes or no."""
+`search` finds paragraphs by words, `lookup` opens one by its title. Questions need facts from several paragraphs:
+search for one after the other. You have {calls} tool calls. When you know the answer, reply with the answer alone, as
+short as possible: a name, a date, a number, yes or no."""
 
 StopReason = Literal["answered", "tool_budget", "step_budget", "no_answer"]
 
@@ -38,7 +38,7 @@ class Budget:
 
 @dataclass(slots=True)
 class RunRecord:
-    """What a run did, as its spans tell it. `answer` is the raw text; `cleaned` the answer in it; `steps` model calls."""
+    """What a run did, as its spans tell it: `answer` is the raw text, `steps` counts model calls."""
 
     trace_id: str
     question: str
@@ -127,7 +127,9 @@ class _Recorder:
         if call is not None:
             call.status = "error" if is_error_result(result) else "ok"
             call.result_preview = result_text(result)[:PREVIEW_CHARS]
-        self.record.evidence += evidence_texts(result)
+        for text in evidence_texts(result):
+            if text not in self.record.evidence:
+                self.record.evidence.append(text)
 
 
 _LEAD_IN = re.compile(r"^.*?\b(?:final answer|answer)(?: is)?\s*[:=]?\s+(?=\S)", re.IGNORECASE | re.DOTALL)

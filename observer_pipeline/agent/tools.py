@@ -8,7 +8,8 @@ import bm25s
 
 from observer_pipeline.agent.questions import Paragraph
 
-TOP_K = 3
+TOP_K = 2
+"""Paragraphs a search returns: few, so that a state of three evidence items reaches the second hop."""
 
 
 def _plain(title: str) -> str:
@@ -40,8 +41,8 @@ class ParagraphIndex:
 class Toolbox:
     """The tools of one run.
 
-    `withheld` titles are not found and `altered` ones read differently, in search and lookup alike: this is how faults in
-    the evidence enter, so that the trace shows only what a tool returned.
+    `withheld` titles are not found and `altered` ones read differently, in search and lookup alike: this is how faults
+    in the evidence enter, so that the trace shows only what a tool returned.
     """
 
     index: ParagraphIndex

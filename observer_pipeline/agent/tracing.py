@@ -1,7 +1,7 @@
 """Spans of the agent: OpenInference's ADK instrumentation on a global tracer provider, exported by OTLP/HTTP.
 
-The provider must be the process's global one: ADK takes its tracer from there, and under a private provider the spans of
-the model calls are lost. So one process has one set-up, made once; `generate` uses processes of its own for it.
+The provider must be the process's global one: ADK takes its tracer from there, and under a private provider the spans
+of the model calls are lost. So one process has one set-up, made once; `generate` uses processes of its own for it.
 """
 
 import contextlib
@@ -93,7 +93,9 @@ class Tracing:
         done = self.provider.force_flush(60_000)
         lost = self._exporter.lost if self._exporter else 0
         if not done or lost:
-            raise ObserverError(f"{lost or 'some'} spans did not arrive at {self.endpoint}; is a receiver running there?")
+            raise ObserverError(
+                f"{lost or 'some'} spans did not arrive at {self.endpoint}; is a receiver running there?"
+            )
 
 
 def traces_url(endpoint: str) -> str:

@@ -9,50 +9,21 @@ and strangers.
 import random
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from observer_pipeline.agent.questions import AgentQuestion, Fact, Paragraph
+from observer_pipeline.agent.world_facts import MONTHS, OCCUPATION_OF, YEARS, Entity, Facts
 from observer_pipeline.agent.world_names import Namer
 from observer_pipeline.agent.world_text import (
-    COMPARISONS, GENRES, INDUSTRIES, LEADS, NOUN_PHRASES, OCCUPATIONS, QUESTIONS, SAME, SLOTS, STYLES,
-)  # fmt: skip
+    COMPARISONS,
+    LEADS,
+    NOUN_PHRASES,
+    QUESTIONS,
+    SAME,
+    SLOTS,
+)
 
 PARAGRAPHS = 10
 STEMS_PER_QUESTION = 160
-_MONTHS = (
-    "January February March April May June July August September October November December".split()
-)  # fmt: skip
-# relation -> kind of the entity at its end
-_RELATIONS = {
-    "director": "person", "star": "person", "author": "person", "architect": "person", "founder": "person", "mayor": "person",
-    "spouse": "person", "publisher": "company", "birthplace": "town", "headquarters": "town", "town": "town", "river": "river",
-    "alma_mater": "university",
-}  # fmt: skip
-_OCCUPATION_OF = {"director": "film director", "author": "novelist", "architect": "architect"}
-_NUMBERS = {
-    "population": (1_200, 480_000), "length": (38, 1_400), "employees": (60, 24_000), "students": (900, 38_000),
-    "minutes": (74, 190), "pages": (120, 890), "height": (18, 240),
-}  # fmt: skip
-_YEARS = {"founded": (1480, 1960), "year": (1905, 2015), "opened": (1700, 2010)}
-_DEFINITE = {"river"}
-
-
-@dataclass(eq=False, slots=True)
-class Entity:
-    """Something invented; `facts` fills up as facts are needed, with text or other entities."""
-
-    kind: str
-    name: str
-    stem: str
-    facts: dict[str, "str | Entity"] = field(default_factory=dict)
-    title: str = ""
-
-    def __post_init__(self) -> None:
-        self.title = self.title or self.name
-
-    @property
-    def phrase(self) -> str:
-        return f"the {self.name}" if self.kind in _DEFINITE else self.name
 
 
 def generate_world(n: int, seed: int, *, first: int = 0) -> Iterator[AgentQuestion]:
@@ -71,66 +42,14 @@ class _Piece:
     def __init__(self, seed: int, index: int) -> None:
         self.rng = random.Random(f"world:{seed}:{index}")
         # Each seed starts elsewhere in the endless list of stems; within a seed no two questions share a stem.
-        start = random.Random(f"names:{seed}").randrange(1 << 20)
+        start = random.Random(f"names:{seed}").randrange(400_000)
         self.names = Namer(self.rng, start + index * STEMS_PER_QUESTION)
         self.qid = f"world-{seed}-{index}"
-        countries = [self.names.word().rstrip("x") for _ in range(3)]
-        self.countries = [(f"{name}ia", f"{name}ian") for name in countries]
+        self.facts = Facts(self.rng, self.names)
+        self.value, self.text, self.entity = self.facts.value, self.facts.text, self.facts.entity
         self.entities: list[Entity] = []
         self.needed: dict[Entity, dict[str, None]] = {}
         self.alias_needed: set[Entity] = set()
-
-    # --- facts -----------------------------------------------------------------------------------------------------
-
-    def entity(self, kind: str, *, like: Entity | None = None) -> Entity:
-        """A new entity, a near-duplicate of `like` when given."""
-        if like is None:
-            name, made = self.names.fresh(kind)
-            return Entity(kind, name, made)
-        return Entity(kind, self.names.pattern(kind, like.stem, avoid=(like.name, str(like.facts.get("alias")))), like.stem)
-
-    def value(self, entity: Entity, attribute: str) -> "str | Entity":
-        """The fact, invented when asked for the first time."""
-        if attribute not in entity.facts:
-            entity.facts[attribute] = self._invent(entity, attribute)
-        return entity.facts[attribute]
-
-    def text(self, entity: Entity, attribute: str) -> str:
-        value = self.value(entity, attribute)
-        return value.name if isinstance(value, Entity) else value
-
-    def _invent(self, entity: Entity, attribute: str) -> "str | Entity":
-        rng = self.rng
-        if attribute in _RELATIONS and not (entity.kind == "person" and attribute == "town"):
-            made = self.entity(_RELATIONS[attribute])
-            if attribute in _OCCUPATION_OF:
-                made.facts["occupation"] = _OCCUPATION_OF[attribute]
-            return made
-        if attribute in _NUMBERS:
-            low, high = _NUMBERS[attribute]
-            return f"{round(low * (high / low) ** rng.random()):,}"
-        if attribute in _YEARS:
-            return str(rng.randint(*_YEARS[attribute]))
-        if attribute == "birth_date":
-            return f"{rng.randint(1, 28)} {rng.choice(_MONTHS)} {rng.randint(1820, 1990)}"
-        if attribute == "birth_year":
-            return self.text(entity, "birth_date").split()[-1]
-        if attribute in ("country", "country_adjective", "nationality"):
-            name, adjective = entity.facts.setdefault("_country", self.rng.choice(self.countries))  # type: ignore[arg-type]
-            return name if attribute == "country" else adjective
-        if attribute == "mouth":
-            made = self.names.word()
-            return rng.choice((f"the {made} Sea", f"Lake {made}", f"the Gulf of {made}", f"the Bay of {made}"))
-        if attribute == "alias":
-            return self._alias(entity)
-        choices = {"occupation": OCCUPATIONS, "industry": INDUSTRIES, "genre": GENRES, "style": STYLES}
-        return rng.choice(choices[attribute])
-
-    def _alias(self, entity: Entity) -> str:
-        if entity.kind == "person":
-            first, last = entity.name.split(" ", 1)
-            return self.rng.choice((f"{first[0]}. {last}", f"{first[:2]}{self.rng.choice('oy')} {last}"))
-        return self.names.pattern(entity.kind, entity.stem, avoid=(entity.name,))
 
     # --- paragraphs ------------------------------------------------------------------------------------------------
 
@@ -199,7 +118,9 @@ class _Piece:
         """The year in which the entity came to be (for a person, came of age)."""
         if entity.kind == "person":
             return int(self.text(entity, "birth_year")) + 20
-        attribute = {"building": "opened", "film": "year", "novel": "year", "river": "opened"}.get(entity.kind, "founded")
+        attribute = {"building": "opened", "film": "year", "novel": "year", "river": "opened"}.get(
+            entity.kind, "founded"
+        )
         return int(self.text(entity, attribute))
 
     # --- questions -------------------------------------------------------------------------------------------------
@@ -262,7 +183,7 @@ class _Piece:
             assert isinstance(target, Entity)
             entity = target
         attributes = [a for kind, a in QUESTIONS if kind == entity.kind and (entity, a) not in chain]
-        if chain[-1][1] in _OCCUPATION_OF:  # the question itself would give it away
+        if chain[-1][1] in OCCUPATION_OF:  # the question itself would give it away
             attributes = [a for a in attributes if a != "occupation"]
         attribute = rng.choice(attributes)
         self.need(entity, attribute)
@@ -298,7 +219,9 @@ class _Piece:
         pick = max if want_larger else min
         winner = pick(pair, key=lambda e: _size(self.text(e, attribute)))
         loser = next(e for e in pair if e is not winner)
-        question = rng.choice(larger if want_larger else smaller).format(a=self._mention(pair[0]), b=self._mention(pair[1]))
+        question = rng.choice(larger if want_larger else smaller).format(
+            a=self._mention(pair[0]), b=self._mention(pair[1])
+        )
         beyond = [self._beyond(self.text(loser, attribute), attribute, larger=not want_larger)]
         facts = [(winner, attribute, tuple(beyond)), (loser, attribute, ())]
         aliases = (self.text(winner, "alias"),) if winner in self.alias_needed else ()
@@ -307,7 +230,7 @@ class _Piece:
     def _beyond(self, value: str, attribute: str, *, larger: bool) -> str:
         """A value of this attribute that is larger (or smaller) than `value`."""
         factor = self.rng.uniform(1.1, 1.6)
-        if attribute == "birth_date" or attribute in _YEARS:
+        if attribute == "birth_date" or attribute in YEARS:
             *day, year = value.split()
             return " ".join([*day, str(int(year) + (1 if larger else -1) * self.rng.randint(2, 25))])
         number = int(value.replace(",", ""))
@@ -371,7 +294,7 @@ def _size(value: str) -> tuple[int, ...]:
     """A sort key for numbers, years and dates written as text."""
     parts = value.replace(",", "").split()
     if len(parts) == 3:
-        return int(parts[2]), _MONTHS.index(parts[1]), int(parts[0])
+        return int(parts[2]), MONTHS.index(parts[1]), int(parts[0])
     return (int(parts[0]),)
 
 

@@ -3,12 +3,15 @@
 import random
 from dataclasses import dataclass
 
-_ONSETS = (
-    "b br d dr f fl g gr h j k kl kr l m n p pr r s sk st t tr v w z th".split()
-)  # fmt: skip
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+_ONSETS = _words("b br d dr f fl g gr h j k kl kr l m n p pr r s sk st t tr v w z th")
 _VOWELS = "aeiou"
-_MIDDLES = "b d f g k l ld lm ln lv m mb n nd nk nn p r rd rl rm rn rv s sk ss st t th tr v z br dr gr".split()
-_CODAS = "l ld lm m n nd ng r rd rk rn s sk st t th x".split()
+_MIDDLES = _words("b d f g k l ld lm ln lv m mb n nd nk nn p r rd rl rm rn rv s sk ss st t th tr v z br dr gr")
+_CODAS = _words("l ld lm m n nd ng r rd rk rn s sk st t th x")
 _EXTRA = [m + v for m in _MIDDLES for v in _VOWELS]
 _STEMS = len(_ONSETS) * len(_VOWELS) * len(_MIDDLES) * len(_VOWELS) * len(_CODAS)
 _STRIDE = 154_729
@@ -16,12 +19,16 @@ _STRIDE = 154_729
 
 FIRST_NAMES = tuple(
     a + b
-    for a in ("Al", "Be", "Ca", "De", "Ed", "Fe", "Gre", "He", "Is", "Jo", "Ka", "Le", "Ma", "No", "Ol", "Pe", "Ru", "Si", "Ta", "Vi")
+    for a in _words("Al Be Ca De Ed Fe Gre He Is Jo Ka Le Ma No Ol Pe Ru Si Ta Vi")
     for b in ("dan", "rin", "la", "mon", "via", "sper", "nna", "tol")
-)  # fmt: skip
+)
 
-_ADJECTIVES = "Glass Silent Amber Hollow Distant Burning Winter Crooked Golden Paper Salt Second Iron Borrowed Quiet Last".split()
-_NOUNS = "Orchard Gate Harbour Letters Bridge Mirror Garden Clock Road Island Lantern Crossing Shadow Field Season Wall".split()
+_ADJECTIVES = _words(
+    "Glass Silent Amber Hollow Distant Burning Winter Crooked Golden Paper Salt Second Iron Borrowed Quiet Last"
+)
+_NOUNS = _words(
+    "Orchard Gate Harbour Letters Bridge Mirror Garden Clock Road Island Lantern Crossing Shadow Field Season Wall"
+)
 
 # Each kind's name patterns: two names with one stem and different patterns are near-duplicates.
 _PATTERNS: dict[str, tuple[str, ...]] = {
@@ -31,11 +38,21 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
     "company": ("{stem} Works", "{stem} & Sons", "{stem} Brothers", "{stem} Trading Company", "{stem} Group"),
     "university": ("University of {stem}", "{stem} Institute", "{stem} College", "{stem} Technical University"),
     "film": (
-        "The {adj} {noun} of {stem}", "{stem}'s {noun}", "A {noun} for {stem}", "{stem} and the {adj} {noun}", "The {stem} {noun}",
+        "The {adj} {noun} of {stem}",
+        "{stem}'s {noun}",
+        "A {noun} for {stem}",
+        "{stem} and the {adj} {noun}",
+        "The {stem} {noun}",
     ),
-    "novel": ("The {noun} of {stem}", "{stem}'s {adj} {noun}", "A {adj} {noun}, {stem}", "The {adj} {stem}", "{stem} at the {noun}"),
+    "novel": (
+        "The {noun} of {stem}",
+        "{stem}'s {adj} {noun}",
+        "A {adj} {noun}, {stem}",
+        "The {adj} {stem}",
+        "{stem} at the {noun}",
+    ),
     "building": ("{stem} Hall", "{stem} Tower", "{stem} Museum", "{stem} Library", "{stem} Theatre", "{stem} Station"),
-}  # fmt: skip
+}
 
 
 def stem(index: int) -> str:

@@ -1,15 +1,24 @@
 """The phrasings of the generated world: how its paragraphs state facts and how its questions ask for them.
 
-Placeholders: `{name}` and the attributes of the entity being described; `{S}` She/He/It, `{s}` in lower case, `{p}` her/his/its;
-`{x}`, `{a}`, `{b}` are noun phrases in questions; `{other_…}` and `{before_year}` are values that belong to something else (a
-reader must not take them for the entity's own).
+Placeholders: `{name}` and the attributes of the entity being described; `{S}` She/He/It, `{s}` in lower case, `{p}`
+her/his/its; `{x}`, `{a}`, `{b}` are noun phrases in questions; `{other_…}` and `{before_year}` are values that belong
+to something else (a reader must not take them for the entity's own).
 """
 
 OCCUPATIONS = (
     "film director", "novelist", "composer", "architect", "botanist", "engineer", "painter", "physicist", "politician",
     "playwright", "explorer", "chemist", "cartographer", "astronomer",
 )  # fmt: skip
-INDUSTRIES = ("shipbuilding", "textiles", "publishing", "brewing", "glassmaking", "instruments", "rail equipment", "ceramics")
+INDUSTRIES = (
+    "shipbuilding",
+    "textiles",
+    "publishing",
+    "brewing",
+    "glassmaking",
+    "instruments",
+    "rail equipment",
+    "ceramics",
+)
 GENRES = ("drama", "comedy", "thriller", "western", "documentary", "romance")
 STYLES = ("neoclassical", "modernist", "brick Gothic", "functionalist", "baroque revival")
 
@@ -72,7 +81,7 @@ SLOTS: dict[str, tuple[Slot, ...]] = {
             " {S} was born in {birthplace} on {birth_date}, the second of four children.",
             " Born on {birth_date} to a family of millers from {birthplace}, {s} left school early.",
             " {S} came into the world on {birth_date}; {p} native town is {birthplace}.",
-            " {S} spent {p} youth in {other_town}, although {p} birthplace was {birthplace}, where {s} was born on {birth_date}.",
+            " {S} grew up in {other_town}, but {p} birthplace was {birthplace}, where {s} was born on {birth_date}.",
         )),
         (("alma_mater",), (
             " {S} studied at {alma_mater}.",
@@ -327,7 +336,7 @@ QUESTIONS: dict[tuple[str, str], tuple[str, ...]] = {
 COMPARISONS: dict[tuple[str, str], tuple[tuple[str, ...], tuple[str, ...]]] = {
     ("person", "birth_date"): (
         ("Who is younger, {a} or {b}?", "Who was born later, {a} or {b}?"),
-        ("Who is older, {a} or {b}?", "Who was born first, {a} or {b}?", "Who came into the world earlier, {a} or {b}?"),
+        ("Who is older, {a} or {b}?", "Who was born first, {a} or {b}?", "Who came to the world earlier, {a} or {b}?"),
     ),
     ("town", "population"): (
         ("Which town has more inhabitants, {a} or {b}?", "Which is the more populous town, {a} or {b}?"),

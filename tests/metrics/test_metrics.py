@@ -172,11 +172,11 @@ def test_bootstrap_intervals_cover():
     _, wrong, a, _ = clustered_draw(rng, 100_000, 3)
     truth = ranking.Gains(a, wrong).recall(np.ones(len(a)), np.array([0.2]))[0]
     hits = 0
-    for _ in range(100):
+    for _ in range(60):
         group, wrong, a, _ = clustered_draw(rng, 80, 3)
         found = metrics_of(make(wrong, a, group=group))["recall_at_20pct"]
         hits += found.lo <= truth <= found.hi
-    assert 0.88 <= hits / 100 <= 0.99
+    assert 0.86 <= hits / 60 <= 1.0
 
 
 def test_ece_of_calibrated_scores_is_unbiased_and_of_shifted_ones_is_found():

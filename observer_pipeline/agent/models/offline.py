@@ -15,8 +15,17 @@ from google.adk.models import BaseLlm, LlmRequest, LlmResponse
 from google.genai import types
 
 from observer_pipeline.agent.models.reading import (
-    Ask, Kind, Reading, Relation, as_size, compared, guess, overlap, plain, read, understand,
-)  # fmt: skip
+    Ask,
+    Reading,
+    as_size,
+    compared,
+    guess,
+    overlap,
+    plain,
+    read,
+    understand,
+)
+from observer_pipeline.agent.models.relations import Relation
 
 Skill = Literal["strong", "weak"]
 Call = tuple[str, dict[str, Any]]
@@ -42,14 +51,21 @@ class Temper:
         """A strong model is mostly careful; a weak one knows fewer words and looks less far."""
         if skill == "weak":
             return cls(
-                attention=1, patience=rng.choice((0, 0, 1)), words=0.5, strict=0.3, skims=0.3, hurries=0.2, lookups=0.1,
-                admits=0.1, clips=0.06,
-            )  # fmt: skip
+                attention=1,
+                patience=rng.choice((0, 0, 1)),
+                words=0.5,
+                strict=0.3,
+                skims=0.3,
+                hurries=0.2,
+                lookups=0.1,
+                admits=0.1,
+                clips=0.06,
+            )
         careful = rng.random() < 0.7
         return cls(
             attention=rng.choice((2, 3, 3)) if careful else 1,
             patience=rng.choice((1, 2)) if careful else 0,
-            words=0.96 if careful else 0.7,
+            words=0.93 if careful else 0.7,
             strict=0.9 if careful else 0.45,
             skims=0.03 if careful else 0.2,
             hurries=0.02 if careful else 0.12,
@@ -175,8 +191,8 @@ class Solver:
                 break
             page = yield from self._find(name, (used or choices[0]) if choices else None)
             found = None
-            for relation in ([used] if used else list(choices)) if page else []:
-                found = self._read(page, relation)
+            for relation in [used] if used else choices:
+                found = self._read(page, relation) if page else None
                 if found:
                     used = relation
                     break
@@ -215,7 +231,9 @@ class Solver:
         tries = self.temper.patience
         while page is None and tries > 0:
             tries -= 1
-            results = yield from self._search(f"{name} {relation.name.replace('_', ' ')}" if relation and tries else name)
+            results = yield from self._search(
+                f"{name} {relation.name.replace('_', ' ')}" if relation and tries else name
+            )
             page = self._pick(name, results, exact=False)
         return page or (results[0] if results and self.temper.strict < 0.6 else None)
 
@@ -223,7 +241,10 @@ class Solver:
         """The page titled so, else one that names it in its first sentence, else one with a title like it."""
         same = [page for page in pages if plain(page.title) == plain(name)]
         if same:
-            kind = next((p for p in same if any(f"the {w} {name}".lower() in self.ask.text.lower() for w in _bracket(p.title))), None)
+            kind = next(
+                (p for p in same if any(f"the {w} {name}".lower() in self.ask.text.lower() for w in _bracket(p.title))),
+                None,
+            )
             return kind or same[0]
         if exact:
             return None
@@ -241,7 +262,11 @@ class Solver:
     def _search(self, query: str) -> Generator[Call, dict[str, Any], list[Page]]:
         response = yield "search", {"query": query}
         self._refused(response)
-        results = [Page(str(r.get("title", "")), str(r.get("text", ""))) for r in response.get("results") or [] if isinstance(r, dict)]
+        results = [
+            Page(str(r.get("title", "")), str(r.get("text", "")))
+            for r in response.get("results") or []
+            if isinstance(r, dict)
+        ]
         self._remember(results)
         return results
 
@@ -277,7 +302,9 @@ class OfflineLlm(BaseLlm):
     seed: int = 0
 
     async def generate_content_async(
-        self, llm_request: LlmRequest, stream: bool = False
+        self,
+        llm_request: LlmRequest,
+        stream: bool = False,  # noqa: ARG002 - ADK's signature
     ) -> AsyncGenerator[LlmResponse, None]:
         """Yield exactly one reply: a tool call, or the answer."""
         question, results = conversation(llm_request.contents)
@@ -348,5 +375,3 @@ def _wording(value: str, rng: random.Random) -> str:
     if not value or rng.random() < 0.75:
         return value
     return rng.choice((f"Answer: {value}", f"**{value}**", f"{value}.", f"The answer is {value}."))
-
-

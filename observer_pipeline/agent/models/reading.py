@@ -2,7 +2,7 @@
 
 A question is taken apart into what it names (anchors), the relations it asks for in the order they must be followed,
 and, for comparisons, what is compared. A paragraph is read by looking for a relation's cue words and taking the nearest
-value of the right kind. Both are shallow on purpose: they err where the wording is unusual or another value stands closer.
+value of the right kind. Both are shallow on purpose: they err where the wording is unusual or another value is closer.
 """
 
 import re
@@ -10,57 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["name", "year", "date", "number", "trade"]
+from observer_pipeline.agent.models.relations import RELATIONS, Kind, Relation
+
 Form = Literal["chain", "larger", "smaller", "same"]
 
 
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """`asks`: patterns that show the relation in a question (their groups, or the whole match, are used up by it); `cues`:
-    words near which a paragraph states it, the plainest first."""
-
-    name: str
-    kind: Kind
-    asks: tuple[str, ...]
-    cues: tuple[str, ...]
-
-
-RELATIONS = (
-    Relation("director", "name", (r"the director of", r"person who directed", r"filmmaker", r"same director", r"same person direct", r"direct(?:s|ed|or)"),
-             ("directed by", "director", "directed", "direction of", "director's chair")),
-    Relation("star", "name", (r"the star of", r"plays the lead", r"starr"), ("stars", "starring", "plays the lead", "lead role")),
-    Relation("author", "name", (r"author", r"person who wrote", r"writer of", r"wr(?:ote|itten)"), ("written by", "author", "wrote", "novel by", "pen of")),
-    Relation("publisher", "name", (r"publisher", r"company that published"), ("published by", "publisher", "published it", "brought out by")),
-    Relation("architect", "name", (r"architect", r"person who designed", r"designed"), ("designed by", "architect", "plans", "work of")),
-    Relation("founder", "name", (r"founder", r"person who founded", r"who founded"), ("founded by", "founder", "founded it", "established by", "workshop that")),
-    Relation("mayor", "name", (r"person who is mayor", r"mayor"), ("mayor",)),
-    Relation("headquarters", "name", (r"(town where).*?(is headquartered)", r"(town that houses) (the head office)", r"headquartered", r"head office", r"based in"),
-             ("headquarters", "headquartered", "based", "head office")),
-    Relation("birthplace", "name", (r"(town where).*?(was born)", r"birthplace", r"(where was).*(born)", r"(in which town was).*(born)", r"born in the same town", r"place of birth"),
-             ("birthplace", "born in", "born on", "from", "native town")),
-    Relation("birth_date", "date", (r"(when was).*(born)", r"(on what date).*(born)", r"birth date"), ("born on", "born", "world on")),
-    Relation("birth_year", "year", (r"(what year).*(born)", r"birth year", r"born in (?:what|which) year"), ("born on", "born", "world on")),
-    Relation("alma_mater", "name", (r"(university where).*?(studied)", r"(university that).*?(graduated from)", r"which university did", r"same university", r"stud(?:y|ied)", r"attend"),
-             ("studied at", "graduated from", "degree at", "education")),
-    Relation("spouse", "name", (r"person who married", r"spouse", r"marr(?:y|ied)"), ("married", "spouse")),
-    Relation("occupation", "trade", (r"same occupation", r"occupation", r"for a living", r"profession"), ("is a", "was a", "is an", "was an")),
-    Relation("industry", "trade", (r"industry",), ("active in", "in the", "manufacturer in")),
-    Relation("mouth", "name", (r"mouth", r"same body of water", r"(into what).*(flow)"), ("flows into", "empties into", "mouth", "reaches")),
-    Relation("length", "number", (r"how long", r"length"), ("long", "length", "runs for", "course of")),
-    Relation("population", "number", (r"population", r"how many people live", r"inhabitants", r"populous"), ("population", "inhabitants", "people live")),
-    Relation("employees", "number", (r"how many people does", r"employ(?:ees|er)?",), ("employees", "employs", "workforce")),
-    Relation("students", "number", (r"how many students", r"students"), ("students", "enrolment")),
-    Relation("founded", "year", (r"(what year).*(founded|established)", r"(when was).*(founded|established)", r"charter", r"founded", r"established"),
-             ("founded in", "established in", "charter", "founded", "founded it in", "town rights", "teaching began", "workshop")),
-    Relation("river", "name", (r"river that flows through", r"river on which", r"which river", r"same river"), ("lies on", "river", "flows through", "bank of", "waters of", "where the")),
-    Relation("country", "name", (r"which country", r"what country", r"same country"), ("town in", "northern", "municipality of")),
-    Relation("located", "name", (r"(town where).*?(is located|stands)", r"(town in which).*?(is located|stands)", r"seat of", r"located in", r"(in which town is).*(located)", r"located"),
-             ("located in", "stands in", "campus is in", "building in", "moved to", "seat is", "square of")),
-    Relation("height", "number", (r"tall(?:er)?", r"higher", r"height"), ("tall", "height", "rises")),
-    Relation("pages", "number", (r"pages",), ("pages",)),
-    Relation("released", "year", (r"came? out", r"released", r"recent"), ("released in", "premiered in", "cinemas in", "film from", "published in")),
-    Relation("completed", "year", (r"completed", r"finished"), ("opened in", "completed in", "finished in")),
-)  # fmt: skip
 BY_NAME = {relation.name: relation for relation in RELATIONS}
 
 # What a bare comparison adjective is about is decided from the page: the first of these that it states.
@@ -73,13 +27,20 @@ _AGE_WORD = re.compile(r"\b(older|younger|first|earlier|later|recent)\b")
 _MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
 _DATE = re.compile(rf"\b\d{{1,2}} (?:{_MONTHS}) \d{{4}}\b|\b(?:{_MONTHS}) \d{{1,2}}, \d{{4}}\b")
 _YEAR = re.compile(r"\b(?:1[0-9]|20)\d\d\b(?!,)")
-_NUMBER = re.compile(r"\b\d{1,3}(?:,\d{3})+\b|\b\d{1,3}\b(?! (?:%s))" % _MONTHS)
+_NUMBER = re.compile(rf"\b\d{{1,3}}(?:,\d{{3}})+\b|\b\d{{1,3}}\b(?! (?:{_MONTHS}))")
 _NATIONALITY = re.compile(r"[A-Z][a-z]+(?:ian|ese|ish|can)")
-_OPENERS = frozenset(
-    "what which who whom whose where when why how in on into at from did do does were was are is has have the a an if of".split()
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_OPENERS = _words(
+    "what which who whom whose where when why how in on into at from did do does were was are is has have "
+    "the a an if of"
 )
-_LINKS = frozenset("of the and & at for in de von van".split())
-_PRONOUNS = frozenset("it its he his she her they their in after although about some born shot begun finished over an a".split())
+_LINKS = _words("of the and & at for in de von van")
+_PRONOUNS = _words("it its he his she her they their in after although about some born shot begun finished over an a")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +112,7 @@ def compared(ask: Ask) -> tuple[Relation, ...]:
 
 
 def name_spans(text: str, *, question_opening: bool = False) -> list[str]:
-    """Runs of capitalised words, joined across small words; the opening word of a sentence counts unless it is a common one."""
+    """Runs of capitalised words, joined across small words; dates are none, nor is a sentence's common opening word."""
     tokens = re.findall(r"[\w'’.&()/-]+|[,;:?!\"“”]", text)
     spans: list[list[str]] = []
     current: list[str] = []
@@ -166,7 +127,7 @@ def name_spans(text: str, *, question_opening: bool = False) -> list[str]:
     for i, token in enumerate(tokens):
         following = tokens[i + 1] if i + 1 < len(tokens) else ""
         capital = token[0].isupper() or (bool(current) and token[0].isdigit())
-        opening = i == 0 or tokens[i - 1].endswith((".", "?", "!")) and not current
+        opening = i == 0 or (tokens[i - 1].endswith((".", "?", "!")) and not current)
         common = token.lower() in (_OPENERS if question_opening else _PRONOUNS)
         if re.fullmatch(_MONTHS, token) and (following[:1].isdigit() or (i and tokens[i - 1].isdigit())):
             close()  # a date, not a name
@@ -190,7 +151,9 @@ def _continues(tokens: list[str], i: int) -> bool:
         return False
     if tokens[i].lower() == "and":
         return following[0] in ("the", "a") and len(following) > 1 and following[1][0].isupper()
-    return following[0][0].isupper() or (following[0] in ("the", "a") and len(following) > 1 and following[1][0].isupper())
+    return following[0][0].isupper() or (
+        following[0] in ("the", "a") and len(following) > 1 and following[1][0].isupper()
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +177,7 @@ def read(text: str, title: str, relation: Relation, cues: Sequence[str], *, skim
             match = re.search(rf"\b{re.escape(cue)}\b", lowered)
             if not match:
                 continue
-            values = _values(sentence, relation.kind, title, match.end())
+            values = _values(sentence, relation.kind, title)
             if values:
                 best = values[0] if skim else min(values, key=lambda item: _distance(item, match.span()))
                 return Reading(best[2], True)
@@ -226,7 +189,7 @@ def guess(text: str, title: str, kind: Kind, question: str) -> Reading | None:
     words = set(re.findall(r"\w{4,}", question.lower()))
     best: tuple[int, str] | None = None
     for sentence in _sentences(text):
-        values = [v for v in _values(sentence, kind, title, 0) if v[2].lower() not in question.lower()]
+        values = [v for v in _values(sentence, kind, title) if v[2].lower() not in question.lower()]
         shared = len(words & set(re.findall(r"\w{4,}", sentence.lower())))
         if values and (best is None or shared > best[0]):
             best = (shared, values[0][2])
@@ -243,10 +206,13 @@ def _distance(item: tuple[int, int, str], cue: tuple[int, int]) -> int:
     return start - cue[1] if start >= cue[1] else 2 * (cue[0] - end) + 8
 
 
-def _values(sentence: str, kind: Kind, title: str, after: int) -> list[tuple[int, int, str]]:
+def _values(sentence: str, kind: Kind, title: str) -> list[tuple[int, int, str]]:
     """(start, end, text) of the values of a kind in a sentence."""
     if kind == "trade":
-        match = re.search(r"\b(?:(?:is|was) an?|active in|in the|manufacturer in) ((?:[\w-]+ )*?[\w-]+)(?= trade|[.,]| and | from )", sentence)
+        match = re.search(
+            r"\b(?:(?:is|was) an?|active in|in the|manufacturer in) ((?:[\w-]+ )*?[\w-]+)(?= trade|[.,]| and | from )",
+            sentence,
+        )
         if not match:
             return []
         words = [word for word in match[1].split() if not word[0].isupper()]
