@@ -40,7 +40,7 @@ def roll_out(registry: Registry, services: ServiceResource, url: str, promotion:
 
     try:
         run = registry.fetch(promotion.version, home)
-        services.push(url, run, version=promotion.version)
+        services.push(url, run, version=promotion.version, reason=promotion.reason)
         serving = services.version(url)
         if serving != promotion.version:
             raise ServiceRefused(
@@ -67,7 +67,7 @@ def return_alias(registry: Registry, promotion: Promotion, why: str) -> None:
 
 
 def noticed_rollbacks(registry: Registry, services: ServiceResource) -> list[Rollout]:
-    """Find services that went back by themselves from the promotion in force, mark them, and return the alias.
+    """Find services that left the promotion in force after taking it, mark them, and return the alias.
 
     Returns:
         The rollouts that were marked `rolled_back`.
@@ -83,8 +83,10 @@ def noticed_rollbacks(registry: Registry, services: ServiceResource) -> list[Rol
             said = services.model(rollout.service)
         except ObserverError:
             continue  # a service that does not answer says nothing about the model
-        if said.get("rolled_back_from") == promotion.version:
-            why = f"the service at {rollout.service} rolled back from version {promotion.version}"
+        previous = said["previous"] or {}
+        if said["model_version"] != promotion.version and previous.get("version") == promotion.version:
+            serving = said["model_version"]
+            why = f"the service at {rollout.service} went back from version {promotion.version} to {serving}"
             back = replace(rollout, outcome="rolled_back", message=why, at=now())
             registry.record_rollout(back)
             return_alias(registry, promotion, why)

@@ -67,6 +67,7 @@ def stack_environment(home: Home, ports: Ports) -> dict[str, str]:
         "DAGSTER_HOME": str(home.dagster),
         "DO_NOT_TRACK": "1",
         "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # seven processes for evaluations nobody starts here
     }
     return {name: os.environ.get(name) or value for name, value in ours.items()}
 
@@ -171,8 +172,8 @@ def daemon_is_healthy(url: str) -> bool:
     return bool(loaded) and all(daemon["healthy"] for daemon in daemons if daemon["required"])
 
 
-def service_config(home: Home, ports: Ports) -> Path:
-    """`observer.yaml` for the service of the stack, made when there is none yet for these ports."""
+def service_config(home: Home, ports: Ports, *, with_phoenix: bool = True) -> Path:
+    """Write the `observer.yaml` of the stack's service: its listeners, and Phoenix as the back end."""
     import yaml
 
     config = {
@@ -181,6 +182,7 @@ def service_config(home: Home, ports: Ports) -> Path:
             "otlp_http": f"{LOOPBACK}:{ports.otlp}",
             "otlp_grpc": f"{LOOPBACK}:{ports.otlp_grpc}",
         },
+        "spool": {"max_age": "10s"},  # one machine, few traces: people see their decisions in Dagster soon
         "exporters": [
             {
                 "name": "phoenix",
@@ -188,7 +190,9 @@ def service_config(home: Home, ports: Ports) -> Path:
                 "endpoint": f"{ports.url('phoenix')}/v1/traces",
                 "project": os.environ.get("OBSERVER_PHOENIX_PROJECT") or "observer",
             }
-        ],
+        ]
+        if with_phoenix
+        else [],
     }
     path = home.ensure(home.serving) / "observer.up.yaml"
     write_whole(path, yaml.safe_dump(config, sort_keys=False).encode())

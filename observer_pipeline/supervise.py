@@ -23,6 +23,7 @@ from observer_core.errors import InputError, ObserverError
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _POLL_S = 0.3
+_MOMENT_S = 3.0
 
 State = Literal["starting", "healthy", "stopping", "stopped"]
 OnState = Callable[[str, State, float], None]
@@ -41,7 +42,7 @@ class Program:
     environment: Mapping[str, str] = field(default_factory=dict)
     folder: Path | None = None
     deadline_s: float = 240.0
-    grace_s: float = 20.0
+    grace_s: float = 30.0
 
 
 @dataclass(slots=True)
@@ -64,6 +65,11 @@ def port_owner(port: int) -> str | None:
                     command = " ".join(psutil.Process(connection.pid).cmdline())
                     return f"pid {connection.pid} ({command[:60]}{'…' if len(command) > 60 else ''})"
     return None
+
+
+def other_port(port: int) -> int:
+    """A port to propose in place of a taken one."""
+    return port + 10000 if port < 50000 else port - 10000
 
 
 def port_is_free(port: int) -> bool:
@@ -150,7 +156,7 @@ class Supervisor:
         taken = [(name, port) for p in self.programs for name, port in p.ports.items() if not port_is_free(port)]
         if taken:
             said = "; ".join(f"port {port} is in use by {port_owner(port) or 'another program'}" for _, port in taken)
-            mend = ",".join(f"{name}={port + 10000}" for name, port in taken)
+            mend = ",".join(f"{name}={other_port(port)}" for name, port in taken)
             raise InputError(f"{said}; stop it, or choose another with --ports {mend}")
 
     def pid(self, name: str) -> int:
@@ -217,21 +223,29 @@ class Supervisor:
             )
 
     def stop(self) -> None:
-        """Ask all programs to end, then end what is left of their sessions; none of their processes survives this."""
+        """Ask all programs to end, then end what is left of their sessions; none of their processes survives this.
+
+        A program gets its grace to end its own children; those it leaves get a moment of their own.
+        """
         asked = time.monotonic()
         for running in self._running:
             self._on_state(running.program.name, "stopping", 0.0)
-            _signal(session_members(running.process.pid), signal.SIGTERM)
+            _signal([p for p in _alive(running) if p.pid == running.process.pid], signal.SIGTERM)
         for running in self._running:
-            deadline = asked + running.program.grace_s
-            while (left := _alive(running)) and time.monotonic() < deadline:
-                time.sleep(0.1)
-            while left:
+            _wait(lambda running=running: running.process.poll() is not None, asked + running.program.grace_s)
+            if left := _alive(running):
+                _signal(left, signal.SIGTERM)
+                _wait(lambda running=running: not _alive(running), time.monotonic() + _MOMENT_S)
+            while left := _alive(running):
                 _signal(left, signal.SIGKILL)
                 time.sleep(0.05)
-                left = _alive(running)
             self._on_state(running.program.name, "stopped", time.monotonic() - asked)
         self._running.clear()
+
+
+def _wait(until: Callable[[], bool], deadline: float) -> None:
+    while not until() and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def _alive(running: _Running) -> list[psutil.Process]:

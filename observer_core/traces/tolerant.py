@@ -14,7 +14,8 @@ _CLOSERS = {"{": "}", "[": "]"}
 def parse_tolerant(text: str) -> tuple[Any, bool]:
     """The JSON value of a text, and whether the text was cut short.
 
-    A cut text gives the value as far as it goes; a text that is no JSON is its own value.
+    A cut text gives the value as far as it goes; a text that is no JSON is its own value. `NaN` and `Infinity`, which
+    Python writes and JSON has not, become strings.
     """
     if len(text) > MAX_CHARS:
         value, _ = parse_tolerant(text[:MAX_CHARS])
@@ -26,7 +27,7 @@ def parse_tolerant(text: str) -> tuple[Any, bool]:
 def _parse(text: str) -> tuple[Any, bool]:
     stripped = text.lstrip()
     try:
-        return json.loads(stripped), False
+        return json.loads(stripped, parse_constant=str), False
     except RecursionError:
         return text, False
     except ValueError:
@@ -35,7 +36,7 @@ def _parse(text: str) -> tuple[Any, bool]:
         return text, False
     for completed in _completions(stripped):
         try:
-            value = json.loads(completed)
+            value = json.loads(completed, parse_constant=str)
         except (ValueError, RecursionError):
             continue
         if value:  # an empty rest says nothing: it was more likely prose that starts with a bracket

@@ -5,9 +5,9 @@ import sys
 import typer
 
 from observer_core.errors import ObserverError
-from observer_pipeline.cli import agent, models, slices
+from observer_pipeline.cli import agent, demo, models, registry, serve, slices, stack
 
-GROUPS = (slices, models, agent)
+GROUPS = (slices, models, agent, serve, demo, stack, registry)
 
 
 def build_app() -> typer.Typer:

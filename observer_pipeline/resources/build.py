@@ -29,12 +29,17 @@ def build_warehouse(home: Home) -> Warehouse:
     return Warehouse(root=str(home.warehouse), duckdb=DuckDBResource(database=":memory:"))
 
 
+def build_mlflow(settings: Settings) -> MlflowResource:
+    """MLflow's store and where people open it."""
+    return MlflowResource(tracking_uri=settings.mlflow_uri, ui_url=settings.mlflow_url)
+
+
 def build_resources(settings: Settings) -> dict[str, dg.ConfigurableResource]:
     """The resources by the names that assets ask for them."""
     return {
         "home": HomeResource(root=str(settings.home.root), spools=list(settings.spools)),
         "warehouse": build_warehouse(settings.home),
-        "mlflow": MlflowResource(tracking_uri=settings.mlflow_uri, ui_url=settings.mlflow_url),
+        "mlflow": build_mlflow(settings),
         "phoenix": PhoenixResource(
             base_url=settings.phoenix_url, project=settings.phoenix_project, api_key=settings.phoenix_api_key
         ),

@@ -44,13 +44,14 @@ class ServiceResource(dg.ConfigurableResource):
         """
         return str(self.model(url)["model_version"])
 
-    def push(self, url: str, run: RunDirectory, *, version: str) -> dict[str, Any]:
+    def push(self, url: str, run: RunDirectory, *, version: str, reason: str) -> dict[str, Any]:
         """Upload a run directory as a tar with its sha256; the service replays its golden traces, then switches.
 
         Args:
             url: the service's JSON API.
             run: what to serve.
             version: the registry version, which decisions will carry.
+            reason: why, for the service's log of switches.
 
         Raises:
             ServiceRefused: the service kept its old model; says why.
@@ -70,12 +71,8 @@ class ServiceResource(dg.ConfigurableResource):
                 "/v1/model",
                 timeout=_SWITCH_TIMEOUT_S,
                 content=_chunks(archive),
-                params={"version": version},
-                headers={
-                    "content-type": "application/x-tar",
-                    "content-length": str(archive.stat().st_size),
-                    "x-content-sha256": digest,
-                },
+                params={"sha256": digest, "version": version, "reason": reason},
+                headers={"content-type": "application/x-tar", "content-length": str(archive.stat().st_size)},
             )
 
     def _send(self, method: str, url: str, path: str, *, timeout: float, **request: Any) -> dict[str, Any]:

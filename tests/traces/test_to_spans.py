@@ -11,7 +11,7 @@ from observer_core.traces.to_spans import trace_to_spans
 from observer_core.traces.trace import ABSENT, ToolCall, Trace
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
-SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), TEXT)
+SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), TEXT)
 JSON = st.recursive(
     SCALARS,
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXT, inner, max_size=3)),
