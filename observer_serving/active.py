@@ -85,9 +85,9 @@ def load_model(choice: ModelChoice) -> LoadedModel:
     """
     if choice.kind == "builtin":
         return LoadedModel(choice, BuiltinScorer())
+    run = open_run(Path(choice.run or ""))
     from observer_core.decision.load import load_scorer, replay_golden
 
-    run = open_run(Path(choice.run or ""))
     scorer = load_scorer(run, backend=choice.backend)  # pyright: ignore[reportArgumentType]
     replay_golden(scorer, run)
     scorer.model_version = choice.version or run.version

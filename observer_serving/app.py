@@ -108,7 +108,8 @@ class App:
             clock=clock,
             metrics=metrics,
             stats=stats,
-            max_age=settings.assembly.timeout,
+            # After a restart a trace waits at least the quiet period: its client may be sending again right now.
+            max_age=settings.assembly.timeout - settings.assembly.quiet_period,
         )
         self._gate = Gate(settings.assembly.max_total_bytes, lambda: self.engine.backlog_bytes)
         receiver = Receiver(self.wal, self._gate, clock, metrics)

@@ -119,15 +119,16 @@ class Engine:
 
     def resume(self, entries: Iterable[Logged]) -> None:
         """Take the log in again, before `start`: open traces go on, undelivered decisions are delivered as recorded."""
-        now = self._clock.monotonic()
+        now, now_ns = self._clock.monotonic(), self._clock.now_ns()
         unsettled: dict[int, tuple[Recorded, list[tuple[Logged, Piece | JsonTrace]]]] = {}
         for entry in entries:
+            age = min(max(0.0, (now_ns - entry.received.received_ns) / 1e9), self._max_age)
             for item in entry.received.items:
                 recorded = self._record.lookup(item.trace_id)
                 if recorded is not None and recorded.row > self._record.settled:
                     unsettled.setdefault(recorded.row, (recorded, []))[1].append((entry, item))
                 else:
-                    self._receive(entry, item, recorded, now)
+                    self._receive(entry, item, recorded, now, age)
         for row in sorted(unsettled):
             recorded, items = unsettled[row]
             candidate, late = _candidate_again(recorded, items, now)
@@ -184,7 +185,7 @@ class Engine:
         if isinstance(event, Logged):
             self._taken_bytes += event.received.size
             for item in event.received.items:
-                self._receive(event, item, None, now)
+                self._receive(event, item, None, now, age=0.0)
         elif isinstance(event, list):
             self._scored.extend(event)
         elif isinstance(event, ExportOutcome):
@@ -192,7 +193,9 @@ class Engine:
 
     # -- stages
 
-    def _receive(self, entry: Logged, item: Piece | JsonTrace, recorded: Recorded | None, now: float) -> None:
+    def _receive(
+        self, entry: Logged, item: Piece | JsonTrace, recorded: Recorded | None, now: float, age: float
+    ) -> None:
         is_json = isinstance(item, JsonTrace)
         self._metrics.bytes_received.inc(len(item.data))
         if not is_json:
@@ -212,7 +215,6 @@ class Engine:
         else:
             if not is_open:
                 self._metrics.traces_received.inc()
-            age = min(max(0.0, (self._clock.now_ns() - entry.received.received_ns) / 1e9), self._max_age)
             for assembled in self._assembler.add(
                 item, received_ns=entry.received.received_ns, segment=entry.segment, now=now, age=age
             ):

@@ -80,10 +80,8 @@ class GrpcListener:
 
     def __init__(self, server: grpc.aio.Server, address: str) -> None:
         self._server = server
-        try:
-            self.port = server.add_insecure_port(address)
-        except RuntimeError:
-            raise InputError(_cannot_listen("otlp_grpc", address, "address already in use")) from None
+        bind("otlp_grpc", address).close()  # gRPC itself would print its own lines about a taken port
+        self.port = server.add_insecure_port(address)
 
     async def start(self) -> None:
         await self._server.start()
