@@ -12,13 +12,14 @@ from typing import Literal
 import orjson
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 
 from observer_core.errors import InputError
 from observer_core.files import write_whole
 from observer_core.traces.jsonl import LineProblem
 from observer_core.traces.otlp_json import DecodeError, dump_json_message, parse_json_into
 
-__all__ = ["DecodeError", "decode_request", "read_otlp_file", "scan_otlp_file", "write_otlp_file"]
+__all__ = ["DecodeError", "decode_request", "read_otlp_file", "scan_otlp_file", "split_by_trace", "write_otlp_file"]
 
 ContentType = Literal["protobuf", "json"]
 
@@ -92,6 +93,30 @@ def write_otlp_file(path: Path, requests: Iterable[ExportTraceServiceRequest]) -
         write_whole(path, b"".join(_LENGTH.pack(len(body)) + body for body in bodies))
     else:
         write_whole(path, b"".join(dump_json_message(request) + b"\n" for request in requests))
+
+
+def split_by_trace(resource_spans: Iterable[ResourceSpans]) -> dict[bytes, list[ResourceSpans]]:
+    """The spans of each trace, resources and scopes kept; what holds one trace only is handed on as it is."""
+    out: dict[bytes, list[ResourceSpans]] = {}
+    for group in resource_spans:
+        ids = {span.trace_id for scope in group.scope_spans for span in scope.spans}
+        if len(ids) == 1:
+            out.setdefault(ids.pop(), []).append(group)
+            continue
+        parts: dict[bytes, ResourceSpans] = {}
+        for scope in group.scope_spans:
+            scopes: dict[bytes, ScopeSpans] = {}
+            for span in scope.spans:
+                if span.trace_id not in parts:
+                    parts[span.trace_id] = ResourceSpans(resource=group.resource, schema_url=group.schema_url)
+                if span.trace_id not in scopes:
+                    scopes[span.trace_id] = parts[span.trace_id].scope_spans.add(
+                        scope=scope.scope, schema_url=scope.schema_url
+                    )
+                scopes[span.trace_id].spans.append(span)
+        for trace_id, part in parts.items():
+            out.setdefault(trace_id, []).append(part)
+    return out
 
 
 def _lines(data: bytes) -> Sequence[bytes]:

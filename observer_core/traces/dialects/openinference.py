@@ -75,7 +75,7 @@ def documents(span: SpanView) -> list[str]:
     out: list[str] = []
     for item in in_order(span.tree(SpanAttributes.RETRIEVAL_DOCUMENTS + ".")):
         content = _at(item, DocumentAttributes.DOCUMENT_CONTENT)
-        metadata = loads(_at(item, DocumentAttributes.DOCUMENT_METADATA))
+        metadata = loads(_at(item, DocumentAttributes.DOCUMENT_METADATA))  # Phoenix hands it back taken apart
         title = metadata.get("title") if isinstance(metadata, dict) else None
         if content is not None:
             out += evidence_texts({"text": result_text(content), "title": title})
