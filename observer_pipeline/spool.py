@@ -60,11 +60,8 @@ def take(sealed: Sequence[SealedFile], warehouse: Warehouse) -> dict[str, int]:
     rows = {table: 0 for table, _ in KINDS.values()}
     broken: list[str] = []
     for file in sealed:
-        schema = next(schema for table, schema in KINDS.values() if table == file.table)
         try:
-            with fsspec.open(file.url, "rb") as stream:
-                data = pq.read_table(stream)
-            data = _conform(data, schema)
+            data = read_sealed(file)
         except (pa.ArrowInvalid, pa.ArrowTypeError, KeyError) as error:
             broken.append(f"{file.url} ({error})")
             continue
@@ -76,6 +73,14 @@ def take(sealed: Sequence[SealedFile], warehouse: Warehouse) -> dict[str, int]:
     return rows
 
 
-def _conform(data: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The columns of `schema`, in its types; a missing one is a `KeyError`, extra ones of later versions go."""
-    return data.select(schema.names).cast(schema)
+def read_sealed(file: SealedFile) -> pa.Table:
+    """The rows of a sealed file in the columns of its table; extra columns of later versions are left out.
+
+    Raises:
+        pa.ArrowInvalid: not a Parquet file.
+        KeyError: a column is missing.
+    """
+    schema = next(schema for table, schema in KINDS.values() if table == file.table)
+    stream: Any
+    with fsspec.open(file.url, "rb") as stream:
+        return pq.read_table(stream).select(schema.names).cast(schema)

@@ -38,11 +38,10 @@ def model_comparison(
 
     The verdict is a result, not a failure: 'the champion stays' is a night that went well.
     """
-    from observer_core.metrics.report import plots
-
     from observer_core.metrics.evaluate import evaluate
     from observer_core.metrics.gate import GateSettings
     from observer_core.metrics.predictions import scorers_of
+    from observer_core.metrics.report import plots
 
     chosen = {name: value for name, value in config.model_dump().items() if value is not None}
     night = compare_night(

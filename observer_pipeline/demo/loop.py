@@ -22,7 +22,7 @@ from observer_pipeline.resources.build import build_mlflow, build_warehouse
 from observer_pipeline.resources.phoenix import PhoenixResource
 from observer_pipeline.resources.settings import Settings
 from observer_pipeline.sensors import ingest_spool, new_annotations, rollout_champion
-from observer_pipeline.spool import pending
+from observer_pipeline.spool import pending, read_sealed
 from observer_pipeline.stack import LOGS, Ports, phoenix, prepare_dagster, service, service_config, stack_environment
 from observer_pipeline.supervise import Supervisor, port_is_free
 
@@ -134,7 +134,7 @@ class _Loop:
                 "sum(CAST(failure_type IS NOT NULL AS INT)) AS seeded FROM labeled_traces"
             ).to_pylist()[0]
             step.made = (
-                f"{counts['n']} labeled traces ({int(counts['wrong'])} wrong, {int(counts['seeded'])} with a seeded fault); "
+                f"{counts['n']} labeled traces ({int(counts['wrong'])} wrong, {int(counts['seeded'])} seeded); "
                 f"{self._trained()}; {_slowest(took)}"
             )
             step.where = f"Dagster run {result.run_id[:8]}; {self.home.warehouse}"
@@ -228,19 +228,13 @@ class _Loop:
             step.made = f"{len(self._ingested())} decisions; {queue} kept traces drawn for review"
 
     def _sealed(self) -> bool:
-        """Whether all live decisions and kept traces are in sealed files."""
-        from urllib.parse import urlsplit
-
-        import pyarrow.parquet as pq
-
-        ids = {"live_decisions": set(self.decided), "live_traces": {
-            trace_id for trace_id, found in self.decided.items() if found[0]["decision"] == "keep"}}  # fmt: skip
+        """Whether the decisions and the kept traces of the live traffic are all in sealed files."""
+        kept = {trace_id for trace_id, found in self.decided.items() if found[0]["decision"] == "keep"}
+        missing = {"live_decisions": set(self.decided), "live_traces": kept}
         for file in pending(self.settings.spools, self.warehouse):
-            if file.table in ids:
-                ids[file.table] -= set(
-                    pq.read_table(urlsplit(file.url).path, columns=["trace_id"])["trace_id"].to_pylist()
-                )
-        return not any(ids.values())
+            if file.table in missing:
+                missing[file.table] -= set(read_sealed(file)["trace_id"].to_pylist())
+        return not any(missing.values())
 
     def _ingested(self) -> set[str]:
         return set(self.warehouse.read("live_decisions")["trace_id"].to_pylist()) & self.decided.keys()
@@ -265,7 +259,7 @@ class _Loop:
             gold = {str(trace.trace_id): str(trace.label) for trace in self.live}
             spans = {trace_id: back.stored[trace_id]["context"]["span_id"] for trace_id in sorted(self._queue())}
             self.verdicts = play_reviewer(self.phoenix, spans, gold)
-            step.made = f"{self.verdicts} annotations ‘correctness’ posted to Phoenix as {'a person'} would"
+            step.made = f"{self.verdicts} annotations ‘correctness’ posted to Phoenix as a person would"
             step.where = "Phoenix, annotations of the root spans"
         with self.board.step("verdicts pulled (sensor new_annotations, job pull_annotations)") as step:
             for request in self.runs.tick(new_annotations):

@@ -63,7 +63,7 @@ class Runs:
         tags = {"dagster/sensor_name": sensor.name, **request.tags}
         if request.run_key:
             tags["dagster/run_key"] = request.run_key
-        return self.job(sensor.job_name, config=request.run_config, tags=tags)
+        return self.job(str(sensor.job_name), config=request.run_config, tags=tags)
 
     @contextmanager
     def _narrated(self, run_id: str) -> Iterator[None]:
