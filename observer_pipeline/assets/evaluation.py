@@ -40,8 +40,8 @@ def model_comparison(
     """
     from observer_core.metrics.evaluate import evaluate
     from observer_core.metrics.gate import GateSettings
+    from observer_core.metrics.plots import plots
     from observer_core.metrics.predictions import scorers_of
-    from observer_core.metrics.report import plots
 
     chosen = {name: value for name, value in config.model_dump().items() if value is not None}
     night = compare_night(

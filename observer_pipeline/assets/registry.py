@@ -16,8 +16,8 @@ GROUP = "registry"
 @dg.asset(group_name=GROUP, owners=OWNERS, kinds={"mlflow"}, deps=[model_comparison])
 def registered_models(warehouse: Warehouse, mlflow: MlflowResource) -> dg.MaterializeResult:
     """Every trained run as a version of `observer-decision-model`; the challenger carries the gate's verdict."""
+    from observer_core.metrics.plots import plots
     from observer_core.metrics.predictions import scorers_of
-    from observer_core.metrics.report import plots
 
     registry = Registry(mlflow, warehouse)
     verdict = latest_verdict(warehouse)

@@ -25,10 +25,10 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Agent runs → labels → train → compare → promote → serve → live traces → Phoenix → verdicts → retrain."""
         from observer_pipeline.demo.board import Board
-        from observer_pipeline.demo.loop import MIN_QUESTIONS, STEPS, DemoOptions, run_demo
+        from observer_pipeline.demo.loop import DEFAULT_QUESTIONS, MIN_QUESTIONS, STEPS, DemoOptions, run_demo
         from observer_pipeline.supervise import Interrupted, stop_signals_raise
 
-        size = questions or DemoOptions.questions
+        size = questions or DEFAULT_QUESTIONS
         if questions is None and minutes is not None:
             size = max(MIN_QUESTIONS, int((minutes * 60 - SECONDS_BEFORE) / SECONDS_PER_QUESTION))
         options = DemoOptions(size, seed, with_phoenix=not no_phoenix)

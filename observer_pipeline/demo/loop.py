@@ -26,8 +26,9 @@ from observer_pipeline.spool import pending, read_sealed
 from observer_pipeline.stack import LOGS, Ports, phoenix, prepare_dagster, service, service_config, stack_environment
 from observer_pipeline.supervise import Supervisor, port_is_free
 
-MIN_QUESTIONS = 160
-"""Fewer leave splits without one of the classes now and then."""
+DEFAULT_QUESTIONS = 240
+MIN_QUESTIONS = 200
+"""With fewer, the calibration split now and then lacks one of the classes."""
 LIVE_POLICY = {"review_budget": {"share": 0.3, "window": "10m"}, "random_share": 0.1}
 """More than a product would keep, so that sixty live traces leave something to review."""
 LIVE_SHARE, MIN_LIVE = 0.25, 60
@@ -39,7 +40,7 @@ class DemoOptions:
     """How large the demo is. `questions` runs of the agent train the first model; a quarter as many, at least sixty,
     are live traffic."""
 
-    questions: int = 240
+    questions: int = DEFAULT_QUESTIONS
     seed: int = 0
     with_phoenix: bool = True
 

@@ -55,8 +55,9 @@ class Runs:
 
     def tick(self, sensor: dg.SensorDefinition, *, cursor: str | None = None) -> list[dg.RunRequest]:
         """What the sensor asks for now, as the daemon would hear it."""
-        context = dg.build_sensor_context(instance=self.instance, cursor=cursor, definitions=self.definitions)
-        return list(sensor.evaluate_tick(context).run_requests or [])
+        resources = self.definitions.resources
+        with dg.build_sensor_context(instance=self.instance, cursor=cursor, resources=resources) as context:
+            return list(sensor.evaluate_tick(context).run_requests or [])
 
     def requested(self, sensor: dg.SensorDefinition, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
         """Run what a sensor asked for."""

@@ -19,7 +19,11 @@ def test_defaults_lie_under_the_home(monkeypatch, tmp_path):
 def test_lists_and_urls_are_read(monkeypatch, tmp_path):
     monkeypatch.setenv("OBSERVER_HOME", str(tmp_path))
     settings = Settings.from_env(
-        {"OBSERVER_SERVICES": "http://a:1/, http://b:2", "OBSERVER_SPOOLS": "/x,s3://bucket/spool", "OBSERVER_TIMEZONE": ""}
+        {
+            "OBSERVER_SERVICES": "http://a:1/, http://b:2",
+            "OBSERVER_SPOOLS": "/x,s3://bucket/spool",
+            "OBSERVER_TIMEZONE": "",
+        }
     )
     assert settings.services == ("http://a:1", "http://b:2")
     assert settings.spools == ("/x", "s3://bucket/spool")
@@ -28,7 +32,11 @@ def test_lists_and_urls_are_read(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("OBSERVER_PHOENIX_URL", "localhost:6006"), ("OBSERVER_SERVICES", "http://a,b"), ("OBSERVER_PHOENIX_PROJECT", "a/b")],
+    [
+        ("OBSERVER_PHOENIX_URL", "localhost:6006"),
+        ("OBSERVER_SERVICES", "http://a,b"),
+        ("OBSERVER_PHOENIX_PROJECT", "a/b"),
+    ],
 )
 def test_a_bad_setting_is_named(name, value):
     with pytest.raises(InputError, match=rf"{name} is unusable: .*; mend or unset it"):
