@@ -69,7 +69,6 @@ def compare_night(
     Every verdict recorded before is a look at the test set the gate has to pay for.
     """
     from observer_core.decision.load import load_scorer
-
     from observer_core.metrics.gate import gate
     from observer_core.metrics.predictions import predict
 
