@@ -106,9 +106,15 @@ def bootstrap(
 
 
 def percentile(value: float, replicates: np.ndarray, n: int, *, level: float = LEVEL) -> Estimate:
-    """`value` with the percentile interval of its bootstrap replicates."""
+    """`value` with the percentile interval of its bootstrap replicates.
+
+    Without an interval where all replicates agree (at a bound, such as every trace read being wrong): resampling shows
+    no spread there, which is not the same as certainty.
+    """
     usable = replicates[np.isfinite(replicates)]
     if len(usable) < _MIN_USABLE * len(replicates):
         return Estimate(value, None, None, n, "too few user questions for an interval")
     lo, hi = np.quantile(usable, [(1 - level) / 2, (1 + level) / 2])
+    if hi - lo < 1e-12:
+        return Estimate(value, None, None, n, "at its bound in every resample, so its interval is unknown")
     return Estimate(value, float(lo), float(hi), n)

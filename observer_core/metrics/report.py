@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Required, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -69,7 +69,25 @@ class Report:
     against: list[PairedDifference]
     verdict: GateVerdict
     notes: Mapping[str, str]
+    warning: str | None
     run: str | None
+
+    def metrics_json(self) -> dict[str, Any]:
+        """What metrics.json holds: slice → metric → `value`, `lo`, `hi`, `n` (and `reason`)."""
+        return {name: {key: value.to_json() for key, value in part.items()} for name, part in self.metrics.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as one JSON object, for programs."""
+        return {
+            "title": self.title,
+            "scorer": self.scorer,
+            "metrics": self.metrics_json(),
+            "others": {name: {key: e.to_json() for key, e in part.items()} for name, part in self.others.items()},
+            "differences": [difference.to_json() for difference in self.against],
+            "gate": self.verdict.to_json(),
+            "notes": dict(self.notes),
+            "warning": self.warning,
+        }
 
     @property
     def headlines(self) -> list[str]:
@@ -79,38 +97,35 @@ class Report:
         return [_beats(self.scorer, difference) for difference in self.against]
 
 
-def write_evaluation(
-    folder: Path,
+def build_report(
     predictions: pa.Table,
     *,
     scorer: str,
     title: str,
     notes: Mapping[str, str] | None = None,
+    warning: str | None = None,
     baseline: str | None = "baseline",
     champion: str | None = None,
     run: str | None = None,
     settings: GateSettings | None = None,
     nights_before: int = 0,
-) -> dict[str, Any]:
-    """Write metrics.json, predictions.parquet, report.md and report.html (self-contained) into `folder`.
+) -> Report:
+    """Compute everything a report says.
 
     Args:
         scorer: whose metrics these are; the table's other scorers are set beside it.
         notes: lines for the report, such as the data's name.
-        baseline, champion: the scorers the gate compares with, where the table has them.
+        warning: what a reader must know before believing the numbers.
+        baseline, champion: the scorers the gate compares with; a baseline the table lacks is passed over.
         run: the run directory as it will be named, for the lines on how to serve it.
-
-    Returns:
-        What metrics.json holds.
     """
     known = scorers_of(predictions)
     rivals = [name for name in known if name != scorer]
-    metrics = evaluate(predictions, scorer)
-    report = Report(
+    return Report(
         title=title,
         subtitle=_subtitle(predictions, scorer),
         scorer=scorer,
-        metrics=metrics,
+        metrics=evaluate(predictions, scorer),
         others={name: metrics_of(sample_of(predictions, name)) for name in rivals},
         against=[compare(predictions, scorer, name) for name in rivals],
         verdict=gate(
@@ -122,14 +137,39 @@ def write_evaluation(
             nights_before=nights_before,
         ),
         notes=notes or {},
+        warning=warning,
         run=run,
     )
-    as_json = {name: {key: value.to_json() for key, value in part.items()} for name, part in metrics.items()}
+
+
+def write_report(folder: Path, predictions: pa.Table, report: Report) -> None:
+    """Write metrics.json, predictions.parquet, report.md and report.html (self-contained) into `folder`."""
+    images = plots(predictions, [report.scorer, *report.others], format="svg")
     write_predictions(folder / PREDICTIONS, predictions)
-    write_whole(folder / METRICS, (json.dumps(as_json, indent=2, allow_nan=False) + "\n").encode())
+    write_whole(folder / METRICS, (json.dumps(report.metrics_json(), indent=2, allow_nan=False) + "\n").encode())
     write_whole(folder / REPORT_MD, to_markdown(report).encode())
-    write_whole(folder / REPORT_HTML, to_html(report, plots(predictions, [scorer, *rivals], format="svg")).encode())
-    return as_json
+    write_whole(folder / REPORT_HTML, to_html(report, images).encode())
+
+
+class ReportOptions(TypedDict, total=False):
+    """The keyword arguments of `build_report`."""
+
+    scorer: Required[str]
+    title: Required[str]
+    notes: Mapping[str, str] | None
+    warning: str | None
+    baseline: str | None
+    champion: str | None
+    run: str | None
+    settings: GateSettings | None
+    nights_before: int
+
+
+def write_evaluation(folder: Path, predictions: pa.Table, **options: Unpack[ReportOptions]) -> dict[str, Any]:
+    """`build_report`, written into `folder` (see `write_report`); returns what metrics.json holds."""
+    report = build_report(predictions, **options)
+    write_report(folder, predictions, report)
+    return report.metrics_json()
 
 
 def _subtitle(predictions: pa.Table, scorer: str) -> str:
@@ -158,26 +198,37 @@ _BUDGET_OF = {f"recall_at_{budget_name(budget)}": budget for budget in BUDGETS}
 Table = tuple[list[str], list[list[str]]]
 
 
-def _main_table(report: Report) -> Table:
-    """Metric × scorer, all traces."""
+HEADLINE = ("auroc", "recall_at_5pct", "recall_at_20pct", "brier", "prevalence")
+
+
+def main_table(report: Report, *, short: bool = False) -> Table:
+    """Metric × scorer, all traces; with `short` only the headline metrics."""
     columns: dict[str, dict[str, Estimate]] = {report.scorer: report.metrics["all"], **report.others}
-    rows = [[label, *(str(column[key]) for column in columns.values())] for key, label in LABELS.items()]
-    return ["", *columns], rows
+    keys = HEADLINE if short else LABELS
+    return ["", *columns], [[LABELS[key], *(str(column[key]) for column in columns.values())] for key in keys]
+
+
+def text_table(content: Table) -> str:
+    """A table as aligned plain text."""
+    lines = [content[0], *content[1]]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
 
 
 def _slice_table(report: Report) -> Table:
     """Slice × headline metric, with and without `partial`."""
-    keys = ("prevalence", "auroc", "recall_at_5pct", "recall_at_20pct", "brier")
     rows = []
     for name, part in report.metrics.items():
         for suffix, words in (("", ""), (NO_PARTIAL, " without partial")):
-            estimates = [part[key + suffix] for key in keys]
+            estimates = [part[key + suffix] for key in HEADLINE]
             n = estimates[0].n
             rows.append([f"{name}{words}", str(n), *(str(estimate) if n else "–" for estimate in estimates)])
-    return ["traces", "n", *(LABELS[key] for key in keys)], rows
+    return ["traces", "n", *(LABELS[key] for key in HEADLINE)], rows
 
 
-def _difference_table(report: Report) -> Table:
+def difference_table(report: Report) -> Table:
     """Metric × other scorer: paired differences."""
     rows = [[label, *(str(other.differences[key]) for other in report.against)] for key, label in DIFFERENCES.items()]
     return [f"{report.scorer} minus …", *(other.b for other in report.against)], rows
@@ -200,12 +251,13 @@ def to_markdown(report: Report) -> str:
     parts = [
         f"# {report.title}",
         report.subtitle + ".",
+        *([f"> Warning: {report.warning}."] if report.warning else []),
         *(f"**{sentence}**" for sentence in report.headlines),
         f"Promotion gate: **{report.verdict.sentence}**",
         "\n".join(f"- {reason}" for reason in report.verdict.reasons),
         "## Numbers",
-        table(_main_table(report)),
-        *(["## Paired differences", table(_difference_table(report))] if report.against else []),
+        table(main_table(report)),
+        *(["## Paired differences", table(difference_table(report))] if report.against else []),
         f"## Slices of {report.scorer}",
         table(_slice_table(report)),
         f"The plots are in {REPORT_HTML}.",
@@ -254,11 +306,12 @@ def to_html(report: Report, images: Mapping[str, bytes]) -> str:
     )
     settings, command = _serve_lines(report)
     reasons = "".join(f"<li>{e(reason)}</li>" for reason in report.verdict.reasons)
+    warning = f'<p class="warning">Warning: {e(report.warning)}.</p>' if report.warning else ""
     sections = [
         f'<div class="tiles">{tiles}</div>',
         f'<div class="figures">{figures}</div>' if figures else "",
-        section("Numbers", table(_main_table(report))),
-        section("Paired differences", table(_difference_table(report))) if report.against else "",
+        section("Numbers", table(main_table(report))),
+        section("Paired differences", table(difference_table(report))) if report.against else "",
         section(f"Slices of {report.scorer}", table(_slice_table(report), "stacked")),
         section("Serve it", f"<pre># observer.yaml\n{e(settings)}</pre><pre>{e(command)}</pre>"),
         section("Notes", listed(report.notes)) if report.notes else "",
@@ -267,7 +320,7 @@ def to_html(report: Report, images: Mapping[str, bytes]) -> str:
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{e(report.title)}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head><body><main>'
-        f'<header><h1>{e(report.title)}</h1><p class="subtitle">{e(report.subtitle)}</p></header>'
+        f'<header><h1>{e(report.title)}</h1><p class="subtitle">{e(report.subtitle)}</p>{warning}</header>'
         f'<div class="verdict {"yes" if report.verdict.promote else "no"}">'
         + "".join(f'<p class="headline">{e(sentence)}</p>' for sentence in report.headlines)
         + f'<p class="gate">Promotion gate: <strong>{e(report.verdict.sentence)}</strong></p><ul>{reasons}</ul></div>'

@@ -10,6 +10,7 @@ main { max-width: 1080px; margin: 0 auto; padding: 40px 24px 64px; }
 h1 { font-size: 28px; line-height: 1.25; margin: 0; letter-spacing: -0.01em; }
 h2 { font-size: 17px; margin: 0 0 12px; }
 .subtitle { color: var(--soft); margin: 6px 0 24px; }
+.warning { background: #fdecea; border: 1px solid #f3c1bb; border-radius: 10px; padding: 10px 18px; font-weight: 600; }
 .verdict, section, .tile, figure { background: var(--paper); border: 1px solid var(--line); border-radius: 10px; }
 .verdict { padding: 18px 22px; border-left: 6px solid var(--no); }
 .verdict.yes { border-left-color: var(--yes); }
@@ -24,7 +25,6 @@ h2 { font-size: 17px; margin: 0 0 12px; }
 .interval { color: var(--soft); font-size: 0.87em; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .tile .interval { white-space: normal; }
 .stacked .interval { display: block; }
-td.none { color: var(--soft); }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(400px, 1fr)); gap: 14px; margin-bottom: 18px; }
 figure { margin: 0; padding: 14px 16px 8px; }
 figcaption { font-weight: 600; margin-bottom: 6px; }

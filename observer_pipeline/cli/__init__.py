@@ -5,9 +5,9 @@ import sys
 import typer
 
 from observer_core.errors import ObserverError
-from observer_pipeline.cli import models, slices, traces
+from observer_pipeline.cli import agent, models, serve, slices, traces
 
-GROUPS = (slices, traces, models)
+GROUPS = (slices, models, agent, traces, serve)
 
 
 def build_app() -> typer.Typer:

@@ -101,7 +101,7 @@ def _reading(span: SpanView, key: str, mime_key: str, read: Any) -> str | None:
 
 def _is_known_shape(value: Any) -> bool:
     return isinstance(value, dict) and not value.keys().isdisjoint(
-        ("new_message", "messages", "contents", "content", "parts", "choices")
+        ("new_message", "messages", "contents", "content", "parts", "choices", "invocation_id", "finish_reason")
     )
 
 
