@@ -2,7 +2,7 @@
 
 Append-only segments of checksummed entries. One thread writes: it takes everything that waits, writes it, syncs once
 and only then acknowledges (group commit). Every item of an entry holds its segment until it is released; a segment
-nobody holds is deleted. A damaged tail (power cut in mid-write) is never an acknowledged entry; it is reported and skipped.
+nobody holds is deleted. A damaged tail (power cut in mid-write) is never an acknowledged entry: reported and skipped.
 """
 
 import asyncio
