@@ -77,7 +77,8 @@ class _Builder:
         self._close_scope()
         if self.resource != resource:
             self._close_resource()
-            self.resource, self.resource_parts = resource, [resource_head]
+            self.resource = resource
+            self.resource_parts = [resource_head]
         self.scope, self.scope_head = scope, scope_head
 
     def add(self, start: int, stop: int) -> None:
