@@ -18,7 +18,7 @@ nightly_retraining = dg.define_asset_job(
     "nightly_retraining",
     selection=dg.AssetSelection.assets(
         "live_decisions", "phoenix_annotations", "labeled_traces", "dataset_splits",
-        "laya_run", "baseline_run", "model_comparison", "registered_models", "champion", "true_error_rate",
+        "laya_run", "baseline_run", "model_comparison", "registered_models", "champion", "true_error_rate", "drift",
     ),
     description="Verdicts become labels, labels become models, and the gate says whether the champion changes.",
     tags=TRAIN_TAGS,

@@ -1,5 +1,10 @@
-"""Live traffic as the warehouse knows it: how often its answers are wrong."""
+"""Live traffic as the warehouse knows it: how often its answers are wrong, and whether its scores have drifted."""
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
 import pyarrow as pa
 
 from observer_core.metrics.error_rate import ErrorRate, true_error_rate
@@ -18,6 +23,62 @@ ERROR_RATES = pa.schema(
         ("reason", pa.string()),
     ]
 )
+
+DRIFTS = pa.schema(
+    [
+        ("at", pa.string()),
+        ("model_version", pa.string()),
+        ("live", pa.int64()),
+        ("reference", pa.int64()),
+        ("distance", pa.float64()),
+        ("critical", pa.float64()),
+        ("mean_live", pa.float64()),
+        ("mean_reference", pa.float64()),
+    ]
+)
+_ALPHA = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """How far live scores are from those of the validation split.
+
+    `distance` is Kolmogorov and Smirnov's: the largest difference of the two cumulative distributions. Above `critical`
+    it would come about by chance less than once in a hundred looks (asymptotic two-sample bound, Smirnov 1948).
+    """
+
+    live: int
+    reference: int
+    distance: float
+    critical: float
+    mean_live: float
+    mean_reference: float
+
+    @property
+    def drifted(self) -> bool:
+        return self.distance > self.critical
+
+
+def score_drift(live: Sequence[float], reference: Sequence[float]) -> Drift:
+    """Compare scores (`p_wrong`) of live traces with those the same model gave the validation split; both non-empty."""
+    a, b = np.sort(live), np.sort(reference)
+    at = np.concatenate([a, b])
+    distance = np.abs(
+        np.searchsorted(a, at, side="right") / len(a) - np.searchsorted(b, at, side="right") / len(b)
+    ).max()
+    critical = math.sqrt(-math.log(_ALPHA / 2) / 2 * (len(a) + len(b)) / (len(a) * len(b)))
+    return Drift(len(a), len(b), float(distance), critical, float(a.mean()), float(b.mean()))
+
+
+def live_scores(warehouse: Warehouse, model_version: str) -> list[float]:
+    """`p_wrong` of every live trace that this model version scored."""
+    if not warehouse.parts("live_decisions"):
+        return []
+    rows = warehouse.query(
+        "SELECT p_wrong FROM live_decisions WHERE model_version = $version AND p_wrong IS NOT NULL",
+        {"version": model_version},
+    )
+    return rows["p_wrong"].to_pylist()
 
 
 def live_error_rate(warehouse: Warehouse) -> ErrorRate:

@@ -1,6 +1,7 @@
 """One night's training of one family: from the data set to a run directory and an MLflow run."""
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -10,7 +11,7 @@ from observer_core.home import Home
 from observer_core.rundir import RunDirectory
 from observer_pipeline.datasets import load_dataset
 from observer_pipeline.progress import log_progress
-from observer_pipeline.registry import now
+from observer_pipeline.registry import CHAMPION, Registry, now
 from observer_pipeline.resources.tracking import MlflowResource
 from observer_pipeline.resources.warehouse import Warehouse
 from observer_pipeline.tables import TRAINING_RUNS, markdown
@@ -63,6 +64,14 @@ def train_family(
     }
     warehouse.write("training_runs", pa.Table.from_pylist([row], schema=TRAINING_RUNS), part=options.family)
     return Trained(run, tracked.run_id, sha)
+
+
+def champion_run(family: str, registry: Registry, home: Home) -> Path | None:
+    """The champion's run directory if it is of this family; without one training begins at its preset."""
+    champion = registry.at_alias(CHAMPION)
+    if champion is None or champion.tags.get("family") != family:
+        return None
+    return registry.fetch(str(champion.version), home).path
 
 
 def flat_metrics(run: RunDirectory) -> dict[str, float]:

@@ -10,7 +10,7 @@ from observer_core.errors import ObserverError
 from observer_pipeline.assets.labels import phoenix_annotations, review_queue
 from observer_pipeline.assets.registry import champion
 from observer_pipeline.assets.traces import OWNERS
-from observer_pipeline.live import ERROR_RATES, SERVED, live_error_rate
+from observer_pipeline.live import DRIFTS, ERROR_RATES, SERVED, live_error_rate, live_scores, score_drift
 from observer_pipeline.registry import Registry, now
 from observer_pipeline.resources.build import HomeResource
 from observer_pipeline.resources.services import ServiceResource
@@ -102,5 +102,29 @@ def true_error_rate(context: dg.AssetExecutionContext, warehouse: Warehouse) -> 
             "strata": dg.MetadataValue.md(markdown([asdict(s) for s in rate.strata])),
             "out_of_scope": rate.out_of_scope,
             **({"value": estimate.value} if estimate.value is not None else {}),
+        }
+    )
+
+
+@dg.asset(group_name=GROUP, owners=OWNERS, kinds={"parquet", "duckdb"}, deps=[live_decisions, champion])
+def drift(
+    context: dg.AssetExecutionContext, home: HomeResource, warehouse: Warehouse, mlflow: MlflowResource
+) -> dg.MaterializeResult:
+    """Whether the champion scores live traces otherwise than it scored its validation split."""
+    registry = Registry(mlflow, warehouse)
+    promotion = registry.current()
+    live = live_scores(warehouse, promotion.version) if promotion else []
+    reference = registry.fetch(promotion.version, home.home).manifest.validation_scores if promotion else []
+    if promotion is None or not live or not reference:
+        why = "no champion yet" if promotion is None else "the champion has not scored live traces yet"
+        return dg.MaterializeResult(metadata={"drifted": False, "not_compared": why})
+    found = score_drift(live, reference)
+    row = {"at": now(), "model_version": promotion.version, **asdict(found)}
+    warehouse.write("drifts", pa.Table.from_pylist([row], schema=DRIFTS), part=context.run.run_id)
+    return dg.MaterializeResult(
+        metadata={
+            "drifted": found.drifted,
+            "distance": found.distance,
+            "compared": dg.MetadataValue.md(markdown([row])),
         }
     )

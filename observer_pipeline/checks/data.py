@@ -28,16 +28,25 @@ def no_question_in_two_splits(warehouse: Warehouse) -> dg.AssetCheckResult:
 @dg.asset_check(asset=dataset_splits, blocking=True)
 def both_classes_in_every_split(warehouse: Warehouse) -> dg.AssetCheckResult:
     """Every split needs wrong and correct answers: nothing can be learned, calibrated or measured from one class."""
+    from observer_core.decision.training.data import MIN_PER_CLASS
+
     rows = warehouse.query(
         "SELECT split, count(*) FILTER (label = 'correct') AS correct, count(*) FILTER (label != 'correct') AS wrong "
-        "FROM dataset_splits GROUP BY split"
+        "FROM dataset_splits GROUP BY split ORDER BY split"
     ).to_pylist()
-    counts = {row["split"]: row for row in rows}
-    lacking = [s for s in SPLITS if s not in counts or not counts[s]["correct"] or not counts[s]["wrong"]]
+    counts = {row["split"]: min(row["correct"], row["wrong"]) for row in rows}
+    lacking = [
+        f"{split} has {counts.get(split, 0)} of its rarer class and needs {least}"
+        for split, least in MIN_PER_CLASS.items()
+        if counts.get(split, 0) < least
+    ]
     return dg.AssetCheckResult(
         passed=not lacking,
-        description=f"{', '.join(lacking)}: not both classes" if lacking else None,
-        metadata={"counts": dg.MetadataValue.md(markdown(rows))},
+        description="; ".join(lacking) or None,
+        metadata={
+            "counts": dg.MetadataValue.md(markdown(rows)),
+            "least": dg.MetadataValue.json({str(split): least for split, least in MIN_PER_CLASS.items()}),
+        },
     )
 
 

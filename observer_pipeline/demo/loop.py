@@ -31,6 +31,8 @@ MIN_QUESTIONS = 200
 """With fewer, the calibration split now and then lacks one of the classes."""
 LIVE_POLICY = {"review_budget": {"share": 0.3, "window": "10m"}, "random_share": 0.1}
 """More than a product would keep, so that sixty live traces leave something to review."""
+RETRAIN_EPOCHS = 0.5
+"""The second model goes on from the first, so it needs less."""
 LIVE_SHARE, MIN_LIVE = 0.25, 60
 STEPS = 13
 
@@ -38,10 +40,11 @@ STEPS = 13
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
     """How large the demo is. `questions` runs of the agent train the first model; a quarter as many, at least sixty,
-    are live traffic."""
+    are live traffic; `preset` is what Laya starts from."""
 
     questions: int = DEFAULT_QUESTIONS
     seed: int = 0
+    preset: str = "laya-mini"
     with_phoenix: bool = True
 
     @property
@@ -125,6 +128,7 @@ class _Loop:
             "ops": {
                 "questions": {"config": {"questions": self.options.questions, "seed": self.options.seed}},
                 "agent_traces": {"config": {"workers": os.cpu_count() or 1}},
+                "laya_run": {"config": {"preset": self.options.preset}},
             }
         }
         with self.board.step("agent runs, labels, two models, comparison, registry (Dagster job first_model)") as step:
@@ -273,7 +277,7 @@ class _Loop:
         return {row["trace_id"] for row in rows} & self.decided.keys()
 
     def retrain(self) -> None:
-        config = {"ops": {"laya_run": {"config": {"seed": self.options.seed + 1}}}}
+        config = {"ops": {"laya_run": {"config": {"start": "champion", "epochs": RETRAIN_EPOCHS}}}}
         leave_out = () if self.options.with_phoenix else ("phoenix_annotations",)
         with self.board.step("retrained (Dagster job nightly_retraining)") as step:
             result = self.runs.job("nightly_retraining", config=config, leave_out=leave_out)

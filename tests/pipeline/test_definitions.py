@@ -18,7 +18,7 @@ ASSETS = {
     "training": {"laya_run", "baseline_run"},
     "evaluation": {"model_comparison"},
     "registry": {"registered_models", "champion"},
-    "live": {"live_decisions", "served_model", "true_error_rate"},
+    "live": {"live_decisions", "served_model", "true_error_rate", "drift"},
 }
 CHECKS = {
     ("dataset_splits", "no_question_in_two_splits", True),
@@ -33,7 +33,7 @@ JOBS = {
     "first_model": ASSETS["traces"] | ASSETS["training"] | ASSETS["evaluation"] | ASSETS["registry"]
     | {"gold_labels", "labeled_traces", "dataset_splits"},
     "nightly_retraining": ASSETS["training"] | ASSETS["evaluation"] | ASSETS["registry"]
-    | {"live_decisions", "phoenix_annotations", "labeled_traces", "dataset_splits", "true_error_rate"},
+    | {"live_decisions", "phoenix_annotations", "labeled_traces", "dataset_splits", "true_error_rate", "drift"},
     "ingest": {"live_decisions", "review_queue"},
     "pull_annotations": {"phoenix_annotations", "labeled_traces", "dataset_splits", "true_error_rate"},
     "rollout": {"served_model"},
