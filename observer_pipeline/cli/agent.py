@@ -130,9 +130,8 @@ def chat(
 
     source = str(hotpotqa) if hotpotqa else None
     samples = sample_questions(source)
-    print(
-        f"Chat: http://127.0.0.1:{port}  ({f'spans go to {endpoint}' if export else 'no export'}; Ctrl-C stops)\nAsk for example:"
-    )
+    where = f"spans go to {endpoint}" if export else "no export"
+    print(f"Chat: http://127.0.0.1:{port}  ({where}; Ctrl-C stops)\nAsk for example:")
     for question in random.Random(0).sample(samples, min(6, len(samples))):
         print(f"  {question.question}")
     sys.stdout.flush()
