@@ -39,7 +39,7 @@ def serve_chat(port: int, *, endpoint: str | None, project: str, source: str | N
     import uvicorn
     from google.adk.cli.fast_api import get_fast_api_app
 
-    from observer_pipeline.agent.generate import probe_endpoint
+    from observer_pipeline.agent.endpoint import probe_endpoint
     from observer_pipeline.agent.tracing import install_tracing
 
     if endpoint:

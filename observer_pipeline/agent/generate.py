@@ -16,13 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from observer_core.errors import InputError, ObserverError
 from observer_core.files import whole_dir, write_whole
 from observer_core.traces.jsonl import write_jsonl
 from observer_core.traces.labels import gold_label
 from observer_core.traces.trace import Trace
+from observer_pipeline.agent.endpoint import probe_endpoint
 from observer_pipeline.agent.faults import FaultPlan, Injection
 from observer_pipeline.agent.hotpot import read_hotpot
 from observer_pipeline.agent.questions import AgentQuestion
@@ -32,7 +31,6 @@ Progress = Callable[[str, float], None]
 TRACES_FILE = "traces.jsonl"
 LEDGER_FILE = "ledger.jsonl"
 _CHUNK = 10
-_OTLP_PATH = "/v1/traces"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,18 +125,6 @@ def questions_of(options: GenerateOptions) -> Iterator[AgentQuestion]:
     if len(questions) < last:
         raise InputError(f"{options.source} has {len(questions)} questions, not {last}; ask for fewer")
     yield from questions[options.first : last]
-
-
-def probe_endpoint(endpoint: str) -> None:
-    """Make sure that a receiver answers before work is done for it: an empty export request must be accepted."""
-    base = endpoint.rstrip("/")
-    url = base if base.endswith(_OTLP_PATH) else base + _OTLP_PATH
-    try:
-        answer = httpx.post(url, content=b"", headers={"content-type": "application/x-protobuf"}, timeout=10)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise InputError(f"no OTLP receiver at {url} ({error}); start one or mend the endpoint") from error
-    if answer.status_code >= 400:
-        raise InputError(f"{url} refuses spans with status {answer.status_code}; mend the endpoint")
 
 
 def _chunks(questions: Iterator[AgentQuestion]) -> Iterator[list[AgentQuestion]]:

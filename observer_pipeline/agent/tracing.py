@@ -21,8 +21,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 
 from observer_core.errors import ObserverError
-
-TRACES_PATH = "/v1/traces"
+from observer_pipeline.agent.endpoint import traces_url
 
 _run_trace_id: ContextVar[int | None] = ContextVar("run_trace_id", default=None)
 
@@ -96,12 +95,6 @@ class Tracing:
             raise ObserverError(
                 f"{lost or 'some'} spans did not arrive at {self.endpoint}; is a receiver running there?"
             )
-
-
-def traces_url(endpoint: str) -> str:
-    """The OTLP/HTTP traces address of an endpoint given with or without its path."""
-    base = endpoint.rstrip("/")
-    return base if base.endswith(TRACES_PATH) else base + TRACES_PATH
 
 
 def install_tracing(

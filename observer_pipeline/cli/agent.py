@@ -36,7 +36,7 @@ def run(
 ) -> None:
     """Ask the agent one question over the paragraphs of a sample world, or of a HotpotQA file."""
     from observer_pipeline.agent.chat import all_paragraphs, sample_questions
-    from observer_pipeline.agent.generate import probe_endpoint
+    from observer_pipeline.agent.endpoint import probe_endpoint
     from observer_pipeline.agent.models.offline import OfflineLlm
     from observer_pipeline.agent.questions import Paragraph
     from observer_pipeline.agent.runner import Budget, RunRecord, run_agent
