@@ -130,12 +130,13 @@ class WriteAheadLog:
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
             number = int(path.stem, 16)
             self._next = max(self._next, number + 1)
-            segment = self._segments[number] = _Segment(path, size=path.stat().st_size)
+            # Held once by the reader itself: what is read first may be released before the rest is read.
+            segment = self._segments[number] = _Segment(path, size=path.stat().st_size, held=1)
             for payload in self._entries(path):
                 received = Received.decode(payload)
                 segment.held += len(received.items)
                 yield Logged(number, received)
-        self._reclaim()
+            self.release(number)
 
     def _entries(self, path: Path) -> Iterator[bytes]:
         data = path.read_bytes()

@@ -100,6 +100,14 @@ def test_segments_are_deleted_when_released_and_not_before(tmp_path: Path):
     assert log.size == 0
 
 
+def test_what_is_read_back_may_be_released_at_once(tmp_path: Path):
+    write(tmp_path, [entry(i) for i in range(5)])
+    log = WriteAheadLog(tmp_path, lambda entries: None)
+    for logged in log.replay():
+        log.release(logged.segment, len(logged.received.items))
+    assert list(tmp_path.glob("*.wal")) == []
+
+
 def test_a_full_disk_refuses_and_leaves_nothing_half_written(tmp_path: Path, monkeypatch):
     committed: list[Logged] = []
     log = WriteAheadLog(tmp_path, committed.extend)
