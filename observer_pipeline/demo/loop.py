@@ -1,7 +1,9 @@
 """The whole loop, once: agent → labels → model → registry → service → live traces → Phoenix → verdicts → next model."""
 
+import logging
 import os
 import socket
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
@@ -69,6 +71,7 @@ def run_demo(options: DemoOptions, home: Home, board: Board) -> None:
     if options.with_phoenix:
         servers.insert(0, phoenix(home, ports))
     prepare_dagster(home)
+    quiet_libraries()
     with Supervisor(servers, home.root / LOGS) as supervisor:
         _Loop(options, settings, supervisor, board).run()
 
@@ -82,6 +85,18 @@ def free_ports() -> Ports:
                 probe.bind(("127.0.0.1", 0))
                 chosen = replace(chosen, **{field.name: probe.getsockname()[1]})
     return chosen
+
+
+def quiet_libraries() -> None:
+    """Keep what libraries tell of themselves out of the demo's own lines; errors still come through."""
+    os.environ |= {
+        "MLFLOW_LOGGING_LEVEL": "WARNING",
+        "TRANSFORMERS_VERBOSITY": "error",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "TQDM_DISABLE": "1",
+    }
+    warnings.simplefilter("ignore")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
 
 
 class _Loop:
