@@ -24,7 +24,8 @@ if __name__ == "__main__":
     with board:
         run_demo(DemoOptions(MIN_QUESTIONS, preset=sys.argv[1]), Home.from_env(), board)
     board.print("demo")
-    assert len(board.steps) == STEPS, [step.name for step in board.steps]
+    whole = [step.name for step in board.steps if not step.name.startswith(' ')]
+    assert len(whole) == STEPS, whole
     assert board.checks and not board.failed
 """
 
