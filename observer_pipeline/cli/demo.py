@@ -25,7 +25,14 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Agent runs → labels → train → compare → promote → serve → live traces → Phoenix → verdicts → retrain."""
         from observer_pipeline.demo.board import Board
-        from observer_pipeline.demo.loop import DEFAULT_QUESTIONS, MIN_QUESTIONS, STEPS, DemoOptions, run_demo
+        from observer_pipeline.demo.loop import (
+            DEFAULT_QUESTIONS,
+            MIN_QUESTIONS,
+            STEPS,
+            STEPS_OF_PHOENIX,
+            DemoOptions,
+            run_demo,
+        )
         from observer_pipeline.supervise import Interrupted, stop_signals_raise
 
         size = questions or DEFAULT_QUESTIONS
@@ -34,7 +41,7 @@ def register(app: typer.Typer) -> None:
         options = DemoOptions(size, seed, with_phoenix=not no_phoenix)
         home = Home.from_env()
         started = time.monotonic()
-        board = Board(STEPS if options.with_phoenix else STEPS - 3)
+        board = Board(STEPS if options.with_phoenix else STEPS - STEPS_OF_PHOENIX)
         try:
             with stop_signals_raise(), board:
                 run_demo(options, home, board)

@@ -56,7 +56,7 @@ class Board:
     @contextmanager
     def step(self, name: str) -> Iterator[Step]:
         """Time a step; the block fills in `made` and `where`. A step that raises is not entered."""
-        number = f"[{len(self.steps) + 1}/{self.total}]"
+        number = self._number()
         if self._progress is not None:
             self._task = self._progress.add_task(f"{number} {name}", total=1.0)
         else:
@@ -71,14 +71,22 @@ class Board:
         else:
             print(f"{number} {name}: {step.made} ({step.seconds:.0f} s)", file=sys.stderr, flush=True)
 
+    def detail(self, name: str, made: str, seconds: float) -> None:
+        """Enter a part of the step just finished, such as an asset of its run."""
+        self.steps.append(Step(f"  {name}", made, "", seconds))
+        if self._progress is None:
+            print(f"      {name}: {made} ({seconds:.0f} s)", file=sys.stderr, flush=True)
+
     def doing(self, what: str, fraction: float | None = None) -> None:
         """Say what the step under way is doing now."""
         if self._progress is not None and self._task is not None:
-            name = f"[{len(self.steps) + 1}/{self.total}] {what}"
-            self._progress.update(self._task, description=name, completed=fraction)
+            self._progress.update(self._task, description=f"{self._number()} {what}", completed=fraction)
         elif what != self._said:
             self._said = what
             print(f"      {what}", file=sys.stderr, flush=True)
+
+    def _number(self) -> str:
+        return f"[{sum(not step.name.startswith(' ') for step in self.steps) + 1}/{self.total}]"
 
     def check(self, promise: str, kept: bool, numbers: str) -> None:
         """Enter a promise and whether it was kept."""

@@ -1,7 +1,9 @@
 """The whole loop, once: agent → labels → model → registry → service → live traces → Phoenix → verdicts → next model."""
 
+import logging
 import os
 import socket
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
@@ -34,7 +36,7 @@ LIVE_POLICY = {"review_budget": {"share": 0.3, "window": "10m"}, "random_share":
 RETRAIN_EPOCHS = 0.5
 """The second model goes on from the first, so it needs less."""
 LIVE_SHARE, MIN_LIVE = 0.25, 60
-STEPS = 13
+STEPS, STEPS_OF_PHOENIX = 14, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ def run_demo(options: DemoOptions, home: Home, board: Board) -> None:
     if options.with_phoenix:
         servers.insert(0, phoenix(home, ports))
     prepare_dagster(home)
+    quiet_libraries()
     with Supervisor(servers, home.root / LOGS) as supervisor:
         _Loop(options, settings, supervisor, board).run()
 
@@ -82,6 +85,18 @@ def free_ports() -> Ports:
                 probe.bind(("127.0.0.1", 0))
                 chosen = replace(chosen, **{field.name: probe.getsockname()[1]})
     return chosen
+
+
+def quiet_libraries() -> None:
+    """Keep what libraries tell of themselves out of the demo's own lines; errors still come through."""
+    os.environ |= {
+        "MLFLOW_LOGGING_LEVEL": "WARNING",
+        "TRANSFORMERS_VERBOSITY": "error",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "TQDM_DISABLE": "1",
+    }
+    warnings.simplefilter("ignore")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
 
 
 class _Loop:
@@ -131,19 +146,28 @@ class _Loop:
                 "laya_run": {"config": {"preset": self.options.preset}},
             }
         }
-        with self.board.step("agent runs, labels, two models, comparison, registry (Dagster job first_model)") as step:
+        with self.board.step("Dagster job first_model") as step:
             result = self.runs.job("first_model", config=config)
-            took = step_seconds(result, self.runs.instance)
-            counts = self.warehouse.query(
-                "SELECT count(*) AS n, sum(CAST(label != 'correct' AS INT)) AS wrong, "
-                "sum(CAST(failure_type IS NOT NULL AS INT)) AS seeded FROM labeled_traces"
-            ).to_pylist()[0]
-            step.made = (
-                f"{counts['n']} labeled traces ({int(counts['wrong'])} wrong, {int(counts['seeded'])} seeded); "
-                f"{self._trained()}; {_slowest(took)}"
-            )
+            step.made = _run_made(result)
             step.where = f"Dagster run {result.run_id[:8]}; {self.home.warehouse}"
+        took = step_seconds(result, self.runs.instance)
+        counts = self.warehouse.query(
+            "SELECT count(*) AS n, sum(CAST(label != 'correct' AS INT)) AS wrong, "
+            "sum(CAST(failure_type IS NOT NULL AS INT)) AS seeded FROM labeled_traces"
+        ).to_pylist()[0]
+        runs = f"{counts['n']} runs of the test agent, {int(counts['seeded'])} with a seeded fault"
+        self.board.detail("agent", runs, took["agent_traces"])
+        splits = self.warehouse.query(
+            "SELECT split, count(*) AS n FROM dataset_splits GROUP BY split ORDER BY n DESC"
+        ).to_pylist()
+        labels = f"{int(counts['wrong'])} wrong; " + ", ".join(f"{row['split']} {row['n']}" for row in splits)
+        self.board.detail("labels and splits", labels, took["labeled_traces"] + took["dataset_splits"])
+        self._enter_models(took)
         self._enter_gate()
+
+    def _enter_models(self, took: Mapping[str, float]) -> None:
+        self.board.detail("baseline", "process features in a logistic regression", took["baseline_run"])
+        self.board.detail("Laya", self._trained(), took["laya_run"])
 
     def _trained(self) -> str:
         version = self.registry.at_alias(CHALLENGER)
@@ -281,8 +305,9 @@ class _Loop:
         leave_out = () if self.options.with_phoenix else ("phoenix_annotations",)
         with self.board.step("retrained (Dagster job nightly_retraining)") as step:
             result = self.runs.job("nightly_retraining", config=config, leave_out=leave_out)
-            step.made = f"{self._trained()}; {_slowest(step_seconds(result, self.runs.instance))}"
+            step.made = _run_made(result)
             step.where = f"Dagster run {result.run_id[:8]}; {self.home.runs}"
+        self._enter_models(step_seconds(result, self.runs.instance))
         self._enter_gate()
 
     def promises(self) -> None:
@@ -335,7 +360,9 @@ class _Loop:
         self.board.check("every verdict became a label", labeled == self.verdicts > 0, f"{labeled} of {self.verdicts}")
 
 
-def _slowest(took: Mapping[str, float], n: int = 3) -> str:
-    """The longest steps of a run, as `laya_run 80 s, …`."""
-    longest = sorted(took.items(), key=lambda item: -item[1])[:n]
-    return ", ".join(f"{name} {seconds:.0f} s" for name, seconds in longest)
+def _run_made(result: dg.ExecuteInProcessResult) -> str:
+    """What a run made, as `11 assets, 7 checks passed, 1 did not`."""
+    assets = sum(event.is_step_materialization for event in result.all_events)
+    checks = [check.passed for check in result.get_asset_check_evaluations()]
+    failed = f", {checks.count(False)} reported" if False in checks else ""
+    return f"{assets} assets, {checks.count(True)} checks passed{failed}"

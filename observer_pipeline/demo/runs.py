@@ -42,7 +42,7 @@ class Runs:
         run_id = str(uuid.uuid4())
         with self._narrated(run_id):
             result = job.execute_in_process(
-                run_config=_QUIET | dict(config or {}),
+                run_config=dict(config or {}) | _QUIET,
                 instance=self.instance,
                 asset_selection=keys if leave_out else None,
                 tags={"observer/demo": "true", **(tags or {})},
