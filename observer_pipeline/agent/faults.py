@@ -134,7 +134,10 @@ class FaultPlan:
             if not isinstance(entry, dict) or entry.keys() != {"kind", "rate"} or entry["kind"] in rates:
                 raise InputError(f"{path}: faults[{number}] needs exactly a new kind and its rate; {mend}")
             rates[entry["kind"]] = entry["rate"]
-        return cls(rates, int(plan.get("seed", seed)))
+        own = plan.get("seed", seed)
+        if isinstance(own, bool) or not isinstance(own, int):
+            raise InputError(f"{path}: seed must be a whole number, not {own!r}; mend the plan")
+        return cls(rates, own)
 
 
 def _replace(text: str, value: str, other: str) -> str:

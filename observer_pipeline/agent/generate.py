@@ -31,7 +31,7 @@ from observer_pipeline.agent.world import generate_world
 Progress = Callable[[str, float], None]
 TRACES_FILE = "traces.jsonl"
 LEDGER_FILE = "ledger.jsonl"
-_CHUNK = 20
+_CHUNK = 10
 _OTLP_PATH = "/v1/traces"
 
 

@@ -13,7 +13,7 @@ from google.adk.runners import InMemoryRunner
 from google.genai import types
 
 from observer_core.traces.evidence import evidence_texts, is_error_result, result_text
-from observer_core.traces.trace import ToolCall
+from observer_core.traces.trace import ABSENT, ToolCall
 from observer_pipeline.agent.tools import Toolbox
 from observer_pipeline.agent.tracing import run_trace
 
@@ -116,7 +116,8 @@ class _Recorder:
             self.record.answer = text or self.record.answer
 
     def _call(self, call: types.FunctionCall) -> None:
-        recorded = ToolCall(call.name or "", args=dict(call.args or {}))
+        # Spans hold no empty arguments, so a call without any has none here either.
+        recorded = ToolCall(call.name or "", args=dict(call.args) if call.args else ABSENT)
         self.record.calls.append(recorded)
         if call.id:
             self.open_calls[call.id] = recorded

@@ -53,7 +53,7 @@ class Toolbox:
     calls: int = 0
 
     def functions(self) -> list[Callable[..., dict[str, Any]]]:
-        """The tools as functions an agent can be given."""
+        """The tools as functions an agent can be given; a model may pass them anything."""
 
         def search(query: str) -> dict[str, Any]:
             """Searches the paragraphs and returns the best matches.
@@ -61,7 +61,7 @@ class Toolbox:
             Args:
                 query: A few words to search for.
             """
-            return self._spend() or {"results": [self._shown(p) for p in self._found(query)]}
+            return self._spend() or {"results": [self._shown(p) for p in self._found(str(query))]}
 
         def lookup(title: str) -> dict[str, Any]:
             """Returns the paragraph with exactly this title.
@@ -69,7 +69,7 @@ class Toolbox:
             Args:
                 title: The title of a paragraph.
             """
-            return self._spend() or self._page(title)
+            return self._spend() or self._page(str(title))
 
         return [search, lookup]
 

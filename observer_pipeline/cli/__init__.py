@@ -5,9 +5,9 @@ import sys
 import typer
 
 from observer_core.errors import ObserverError
-from observer_pipeline.cli import agent, models, slices, traces
+from observer_pipeline.cli import agent, demo, models, registry, serve, slices, stack, traces
 
-GROUPS = (slices, traces, models, agent)
+GROUPS = (slices, traces, models, agent, serve, demo, stack, registry)
 
 
 def build_app() -> typer.Typer:

@@ -1,0 +1,241 @@
+"""Cut an OTLP export request into one piece per trace without re-encoding a span.
+
+A piece is itself a valid `ExportTraceServiceRequest`: the envelopes (resource, scope) and the spans of one trace, every
+span's bytes exactly as the client sent them. Pieces of one trace that arrive in different requests are joined by plain
+concatenation, because protobuf merges repeated fields. Ids come from the parsed message, only positions from the wire.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+TRACE_ID_BYTES = 16
+SPAN_ID_BYTES = 8
+_NO_TRACE = bytes(TRACE_ID_BYTES)
+_NO_SPAN = bytes(SPAN_ID_BYTES)
+
+# Tags of length-delimited fields: (field << 3) | 2.
+_RESOURCE_SPANS = 0x0A  # ExportTraceServiceRequest.resource_spans = 1
+_SCOPE_SPANS = 0x12  # ResourceSpans.scope_spans = 2
+_SPANS = 0x12  # ScopeSpans.spans = 2
+_MAX_REASONS = 5
+
+_Place = tuple[int, int, int]
+"""Where a field of a message lies: its tag, the start of its content, its end."""
+
+
+class _OddWireError(Exception):
+    """The wire and the parsed message do not line up (an encoding no real client uses)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The spans of one trace in one request. `span_ids` is 8 bytes a span, in the order of `data`.
+
+    `root_ended` says that a span without parent is among them and carries an end time.
+    """
+
+    trace_id: bytes
+    span_ids: bytes
+    root_ended: bool
+    data: bytes
+
+    @property
+    def spans(self) -> int:
+        return len(self.span_ids) // SPAN_ID_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The pieces of a request, and what had to be refused: how many spans and, in English, why."""
+
+    pieces: list[Piece]
+    spans: int
+    rejected: int
+    reasons: str
+
+
+class _Builder:
+    """Collects where a trace's bytes lie; neighbouring spans become one range, nothing is copied before `data`."""
+
+    __slots__ = ("body", "ids", "parts", "ranges", "resource", "resource_parts", "root_ended", "scope", "scope_head")
+
+    def __init__(self, body: memoryview) -> None:
+        self.body = body
+        self.ids = bytearray()
+        self.root_ended = False
+        self.parts: list[bytes | memoryview] = []
+        self.resource = self.scope = -1  # the numbers of the open envelopes
+        self.resource_parts: list[bytes | memoryview] = []
+        self.scope_head = b""
+        self.ranges: list[tuple[int, int]] = []
+
+    def open(self, resource: int, resource_head: bytes, scope: int, scope_head: bytes) -> None:
+        """Put the next spans into these envelopes."""
+        self._close_scope()
+        if self.resource != resource:
+            self._close_resource()
+            self.resource = resource
+            self.resource_parts = [resource_head]
+        self.scope, self.scope_head = scope, scope_head
+
+    def add(self, start: int, stop: int) -> None:
+        if self.ranges and self.ranges[-1][1] == start:
+            self.ranges[-1] = (self.ranges[-1][0], stop)
+        else:
+            self.ranges.append((start, stop))
+
+    def data(self) -> bytes:
+        self._close_scope()
+        self._close_resource()
+        return b"".join(self.parts)
+
+    def _close_scope(self) -> None:
+        if self.ranges:
+            size = len(self.scope_head) + sum(stop - start for start, stop in self.ranges)
+            self.resource_parts += (_header(_SCOPE_SPANS, size), self.scope_head)
+            self.resource_parts += [self.body[start:stop] for start, stop in self.ranges]
+            self.ranges = []
+
+    def _close_resource(self) -> None:
+        if self.resource_parts:
+            size = sum(map(len, self.resource_parts))
+            self.parts += (_header(_RESOURCE_SPANS, size), *self.resource_parts)
+
+
+def cut(message: ExportTraceServiceRequest, body: bytes) -> Cut:
+    """Cut the request `body`, parsed as `message`, into pieces; spans with unusable ids are left out and counted.
+
+    A trace id is 16 bytes and a span id 8, neither all zero (the OTLP schema's own rule).
+    """
+    try:
+        return _cut(message, body)
+    except _OddWireError:
+        message.DiscardUnknownFields()  # where groups and other oddities live
+        return _cut(message, message.SerializeToString())
+
+
+def _cut(message: ExportTraceServiceRequest, body: bytes) -> Cut:
+    builders: dict[bytes, _Builder] = {}
+    reasons: dict[str, int] = {}
+    total = rejected = 0
+    scope_number = 0
+    view = memoryview(body)
+    _, resources = _envelope(body, 0, len(body), _RESOURCE_SPANS)
+    in_lockstep = _lockstep(message.resource_spans, resources)
+    for resource_number, (resource_spans, (_, r_start, r_stop)) in enumerate(in_lockstep):
+        resource_head, scopes = _envelope(body, r_start, r_stop, _SCOPE_SPANS)
+        for scope_spans, (_, s_start, s_stop) in _lockstep(resource_spans.scope_spans, scopes):
+            scope_number += 1
+            scope_head, spans = _envelope(body, s_start, s_stop, _SPANS)
+            total += len(spans)
+            for span, (start, _, stop) in _lockstep(scope_spans.spans, spans):
+                trace_id, span_id = span.trace_id, span.span_id
+                if (
+                    len(trace_id) != TRACE_ID_BYTES
+                    or len(span_id) != SPAN_ID_BYTES
+                    or trace_id == _NO_TRACE
+                    or span_id == _NO_SPAN
+                ):
+                    rejected += 1
+                    why = _refusal(trace_id, span_id)
+                    reasons[why] = reasons.get(why, 0) + 1
+                    continue
+                builder = builders.get(trace_id)
+                if builder is None:
+                    builder = builders[trace_id] = _Builder(view)
+                if builder.scope != scope_number:
+                    builder.open(resource_number, resource_head, scope_number, scope_head)
+                builder.ids += span_id
+                parent = span.parent_span_id
+                if (not parent or parent == _NO_SPAN) and span.end_time_unix_nano:
+                    builder.root_ended = True
+                builder.add(start, stop)
+    pieces = [Piece(i, bytes(builder.ids), builder.root_ended, builder.data()) for i, builder in builders.items()]
+    return Cut(pieces, total, rejected, _in_words(reasons))
+
+
+def _refusal(trace_id: bytes, span_id: bytes) -> str:
+    if len(trace_id) != TRACE_ID_BYTES:
+        return f"trace_id has {len(trace_id)} bytes, not 16"
+    if trace_id == _NO_TRACE:
+        return "trace_id is all zero"
+    if len(span_id) != SPAN_ID_BYTES:
+        return f"span_id has {len(span_id)} bytes, not 8"
+    return "span_id is all zero"
+
+
+def _in_words(reasons: dict[str, int]) -> str:
+    """The commonest reasons, few enough that the answer stays far below the 4 MiB a client must accept."""
+    ranked = sorted(reasons.items(), key=lambda item: -item[1])
+    words = [f"{count} span(s) refused: {why}" for why, count in ranked[:_MAX_REASONS]]
+    if len(ranked) > _MAX_REASONS:
+        words.append("and further reasons")
+    return "; ".join(words)
+
+
+def _lockstep(messages: Any, places: list[_Place]) -> Iterator[tuple[Any, _Place]]:
+    if len(messages) != len(places):
+        raise _OddWireError
+    return zip(messages, places, strict=True)
+
+
+def _envelope(body: bytes, start: int, stop: int, child_tag: int) -> tuple[bytes, list[_Place]]:
+    """All bytes of a message that are not its children, and where each child lies."""
+    head: list[bytes] = []
+    children: list[_Place] = []
+    position = start
+    while position < stop:
+        field_start = position
+        tag = body[position]
+        if tag < 0x80:
+            position += 1
+        else:
+            tag, position = _read_varint(body, position)
+        wire_type = tag & 7
+        if wire_type == 2:
+            length, position = _read_varint(body, position)
+            end = position + length
+            if tag == child_tag:
+                children.append((field_start, position, end))
+                position = end
+                continue
+            position = end
+        elif wire_type == 0:
+            _, position = _read_varint(body, position)
+        elif wire_type == 5:
+            position += 4
+        elif wire_type == 1:
+            position += 8
+        else:  # groups: deprecated, never in OTLP
+            raise _OddWireError
+        head.append(body[field_start:position])
+    if position != stop:
+        raise _OddWireError
+    return b"".join(head), children
+
+
+def _read_varint(body: bytes, position: int) -> tuple[int, int]:
+    byte = body[position]
+    if byte < 0x80:
+        return byte, position + 1
+    value, shift = byte & 0x7F, 7
+    while True:
+        position += 1
+        byte = body[position]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position + 1
+        shift += 7
+
+
+def _header(tag: int, length: int) -> bytes:
+    """Tag and length of a length-delimited field."""
+    out = bytearray((tag,))
+    while length > 0x7F:
+        out.append((length & 0x7F) | 0x80)
+        length >>= 7
+    out.append(length)
+    return bytes(out)
