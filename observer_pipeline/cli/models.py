@@ -11,7 +11,7 @@ from observer_core.errors import InputError
 from observer_pipeline.cli.progress import progress_bar
 from observer_pipeline.cli.slices import read_input
 
-SHOWN = ("auroc", "recall_at_5", "recall_at_20", "brier")
+SHOWN = ("auroc", "recall_at_5pct", "recall_at_20pct", "brier")
 PHOENIX = {"name": "phoenix", "endpoint": "http://127.0.0.1:6006/v1/traces", "project": "observer"}
 
 

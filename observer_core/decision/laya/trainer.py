@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,6 +38,11 @@ class RowExamples:
     def __init__(self, rows: Sequence[Row], targets: Sequence[int], weights: Sequence[float], pad_id: int) -> None:
         self._rows, self._targets, self._weights, self._pad_id = rows, targets, weights, pad_id
         self.lengths = [len(row.ids) for row in rows]
+
+    def subset(self, rows: Sequence[int]) -> "RowExamples":
+        """Some of the rows, in that order."""
+        targets, weights = [self._targets[i] for i in rows], [self._weights[i] for i in rows]
+        return RowExamples([self._rows[i] for i in rows], targets, weights, self._pad_id)
 
     def batch(self, rows: Sequence[int]) -> dict[str, Tensor]:
         """The inputs of `layout.collate` with `target` float32 (rows, options) and `weight` float32 (rows,)."""
@@ -112,7 +118,7 @@ def fresh_model(preset: Preset, *, max_len: int) -> tuple[DecisionModel, LayaCon
     return DecisionModel(encoder, head_layers=config.head_layers, actions=config.actions), config
 
 
-def _switch_off_dropout(model: DecisionModel) -> None:
+def switch_off_dropout(model: DecisionModel) -> None:
     """Keep dropout only where new weights are learnt, in the head.
 
     In the frozen encoder, and on attention weights anywhere, it costs a third of the training speed on a CPU (random
@@ -124,6 +130,18 @@ def _switch_off_dropout(model: DecisionModel) -> None:
     for module in model.head.modules() if model.head is not None else ():
         if isinstance(module, nn.MultiheadAttention):
             module.dropout = 0.0
+
+
+def parameter_groups(model: DecisionModel, encoder: float, head: float, weight_decay: float) -> list[dict[str, Any]]:
+    """AdamW's groups: what is trainable in the encoder at one rate, the head at another; the action head at none."""
+    model.act_head.requires_grad_(False)
+    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    in_encoder = [p for name, p in trainable.items() if name.startswith("encoder.")]
+    in_head = [p for name, p in trainable.items() if not name.startswith("encoder.")]
+    return [
+        {"params": in_encoder, "lr": encoder, "weight_decay": weight_decay},
+        {"params": in_head, "lr": head, "weight_decay": weight_decay},
+    ]
 
 
 def train_laya(
@@ -140,16 +158,9 @@ def train_laya(
     Raises:
         ObserverError: the training diverged.
     """
-    _switch_off_dropout(model)
+    switch_off_dropout(model)
     model.encoder = add_lora(model.encoder, options.lora)
-    model.act_head.requires_grad_(False)
-    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    lora = [p for name, p in trainable.items() if name.startswith("encoder.")]
-    head = [p for name, p in trainable.items() if not name.startswith("encoder.")]
-    groups = [
-        {"params": lora, "lr": options.learning_rate, "weight_decay": options.weight_decay},
-        {"params": head, "lr": options.head_learning_rate, "weight_decay": options.weight_decay},
-    ]
+    groups = parameter_groups(model, options.learning_rate, options.head_learning_rate, options.weight_decay)
     fitted = fit(
         model,
         groups,
@@ -161,7 +172,6 @@ def train_laya(
         on_metric=on_metric,
     )
     model.encoder = merge_lora(model.encoder)
-    model.act_head.requires_grad_(True)
     round_to_half(model)
     model.eval()
     return fitted

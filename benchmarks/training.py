@@ -1,0 +1,142 @@
+"""Training tokens per second: our loop against a plain peft loop over the same model and the same batches, in one run.
+
+    uv run python benchmarks/training.py [--steps 20] [--rounds 3]
+
+The plain loop is what one writes first: padded batch, forward, backward, clip, AdamW. It runs twice: over the very
+model our loop trains (the ratio is what our loop costs or saves by itself), and over the model as loaded, with the
+dropout the encoder ships and batches in random order padded to their longest row (the ratio is what a user gains).
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from observer_core.decision.laya.layout import Layout
+from observer_core.decision.laya.model import DecisionModel
+from observer_core.decision.laya.presets import HEAD_MAX_LEN, find_preset
+from observer_core.decision.laya.trainer import (
+    RowExamples,
+    fresh_model,
+    make_examples,
+    parameter_groups,
+    soft_cross_entropy,
+    switch_off_dropout,
+)
+from observer_core.decision.training.batches import plan_batches
+from observer_core.decision.training.loop import LoopOptions, fit, reproducible
+from observer_core.decision.training.lora import LoraOptions, add_lora
+from observer_core.decision.training.options import TrainOptions
+from observer_core.decision.training.progress import no_metric, no_progress
+from observer_core.questions import default_questions
+from observer_core.slices import build_state
+from observer_core.traces.trace import ToolCall, Trace
+
+PRESET = "laya-mini"
+OPTIONS = TrainOptions("laya")
+
+
+def made_up_traces(n: int, rng: np.random.Generator) -> list[Trace]:
+    """Traces of the lengths that question-answering agents have: up to four calls, up to three paragraphs."""
+    words = ["lake", "tower", "river", "engineer", "county", "bridge", "opened", "north", "film", "album", "born"]
+
+    def text(length: int) -> str:
+        return " ".join(rng.choice(words, length))
+
+    return [
+        Trace(
+            question=text(int(rng.integers(8, 25))) + "?",
+            tool_calls=[ToolCall("search", {"query": text(6)}) for _ in range(rng.integers(0, 5))],
+            evidence=[text(int(rng.integers(20, 60))) for _ in range(rng.integers(0, 4))],
+            final_answer=text(int(rng.integers(1, 6))),
+            label=("wrong", "partial", "correct")[i % 3],
+        )
+        for i, _ in enumerate(range(n))
+    ]
+
+
+def fresh(*, tuned: bool) -> DecisionModel:
+    with reproducible(0):
+        model, _ = fresh_model(find_preset(PRESET), max_len=OPTIONS.max_tokens)
+        if tuned:
+            switch_off_dropout(model)
+        model.encoder = add_lora(model.encoder, LoraOptions(OPTIONS.lora_rank))
+    return model
+
+
+def ours(model: DecisionModel, examples: RowExamples, loop: LoopOptions) -> float:
+    """Tokens per second of our loop, without held-out evaluations."""
+    fitted = fit(
+        model,
+        parameter_groups(model, OPTIONS.learning_rate, OPTIONS.head_learning_rate, 0.01),
+        examples,
+        loss=soft_cross_entropy,
+        held_out_loss=lambda _: 0.0,
+        options=loop,
+        progress=no_progress,
+        on_metric=no_metric,
+    )
+    return fitted.tokens_per_second
+
+
+def plain(model: DecisionModel, examples: RowExamples, batches: Sequence[Sequence[int]]) -> float:
+    """Tokens per second (padding not counted) of the loop one writes first."""
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trainable, lr=OPTIONS.learning_rate)
+    model.train()
+    started = time.perf_counter()
+    for rows in batches:
+        optimizer.zero_grad()
+        soft_cross_entropy(model, examples.batch(rows)).backward()
+        torch.nn.utils.clip_grad_norm_(trainable, 1.0)
+        optimizer.step()
+    seconds = time.perf_counter() - started
+    return sum(examples.lengths[row] for rows in batches for row in rows) / seconds
+
+
+def random_batches(lengths: Sequence[int], count: int, rng: np.random.Generator) -> list[list[int]]:
+    """As many batches in random order as ours, of the same mean number of rows."""
+    order = rng.permutation(len(lengths))
+    return [part.tolist() for part in np.array_split(order, count)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=20, help="optimiser steps of each measurement")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="measurements of each loop, taken in turn; the best counts"
+    )
+    asked = parser.parse_args()
+
+    rng = np.random.default_rng(0)
+    traces = made_up_traces(400, rng)
+    layout = Layout(
+        find_preset(PRESET).folder, max_len=OPTIONS.max_tokens, head_max_len=HEAD_MAX_LEN, cut="before_final_answer"
+    )
+    states = [build_state(trace).text for trace in traces]
+    everything = make_examples(layout, states, traces, [1.0] * len(traces), default_questions())
+    all_batches = plan_batches(everything.lengths, OPTIONS.tokens_per_batch, rng)[: asked.steps]
+    examples = everything.subset([row for rows in all_batches for row in rows])
+    loop = replace(LoopOptions(1.0, OPTIONS.tokens_per_batch), evaluations=1)
+    batches = plan_batches(examples.lengths, OPTIONS.tokens_per_batch, np.random.default_rng(loop.seed))
+    shuffled = random_batches(examples.lengths, len(batches), rng)
+
+    loops: dict[str, Callable[[], float]] = {
+        "ours": lambda: ours(fresh(tuned=True), examples, loop),
+        "plain, same model and batches": lambda: plain(fresh(tuned=True), examples, batches),
+        "plain, as loaded, random batches": lambda: plain(fresh(tuned=False), examples, shuffled),
+    }
+    best = dict.fromkeys(loops, 0.0)
+    for _ in range(asked.rounds):
+        for name, measure in loops.items():
+            best[name] = max(best[name], measure())
+    print(f"{len(batches)} steps, {sum(examples.lengths)} tokens, {torch.get_num_threads()} threads")
+    for name, speed in best.items():
+        print(f"{name:34} {speed:8.0f} tokens/s   ours is {best['ours'] / speed:.2f} times as fast")
+
+
+if __name__ == "__main__":
+    main()
