@@ -58,7 +58,7 @@ class ScoringThread:
         self._on_scored = on_scored
         self._clock = clock
         self._metrics = metrics
-        self._deadline = deadline
+        self.deadline = deadline
         self._max_batch = max_batch
         self._waiting: deque[Candidate] = deque()
         self._running: _Batch | None = None
@@ -83,7 +83,7 @@ class ScoringThread:
     def stalled(self) -> bool:
         """Whether the scorer has been at one batch for longer than the deadline."""
         running = self._running
-        return running is not None and running.started_at + self._deadline <= self._clock.monotonic()
+        return running is not None and running.started_at + self.deadline <= self._clock.monotonic()
 
     def start(self) -> None:
         self._thread.start()
@@ -107,26 +107,26 @@ class ScoringThread:
             heads = [self._waiting[0]] if self._waiting else []
             if self._running is not None and self._running.candidates:
                 heads.append(self._running.candidates[0])
-            return min((head.completed_at for head in heads), default=math.inf) + self._deadline if heads else None
+            return min((head.completed_at for head in heads), default=math.inf) + self.deadline if heads else None
 
     def expire(self, now: float) -> list[Scored]:
         """Give up what is over its deadline."""
         given_up: list[Candidate] = []
         with self._lock:
             running = self._running
-            hangs = running is not None and running.started_at + self._deadline <= now
+            hangs = running is not None and running.started_at + self.deadline <= now
             why: Unscored = "scorer_failed" if hangs else "overload"
             if running is not None and hangs:
                 given_up += running.candidates
                 running.candidates = []  # its answers, should they come, find nobody
-            while self._waiting and self._waiting[0].completed_at + self._deadline <= now:
+            while self._waiting and self._waiting[0].completed_at + self.deadline <= now:
                 given_up.append(self._waiting.popleft())
         self._metrics.scorer_failures.labels(why).inc(len(given_up))
         return [self._unscored(candidate, why) for candidate in given_up]
 
     def score_now(self, candidate: Candidate) -> Scored:
-        """Score one candidate on the calling thread (for `POST /v1/traces:score`)."""
-        if not self._scorer_lock.acquire(timeout=self._deadline):
+        """Score one candidate on the calling thread (for a dry run)."""
+        if not self._scorer_lock.acquire(timeout=self.deadline):
             return self._unscored(candidate, "overload")
         try:
             return self._score_batch([candidate])[0]

@@ -46,8 +46,8 @@ class ServiceApi:
         httpx.put(f"{self.url}/v1/policy", json=dict(policy), timeout=30).raise_for_status()
 
     def score(self, trace: Trace) -> dict[str, Any]:
-        """A synchronous decision about a trace."""
-        response = httpx.post(f"{self.url}/v1/traces:score", json=trace.to_json(), timeout=60)
+        """What the service would decide about a trace now."""
+        response = httpx.post(f"{self.url}/v1/traces:score", params={"dry_run": True}, json=trace.to_json(), timeout=60)
         response.raise_for_status()
         return response.json()
 
