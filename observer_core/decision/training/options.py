@@ -39,8 +39,3 @@ class TrainOptions:
     onnx: bool = True
     int8: bool = False
     weights: bool = False
-
-    @classmethod
-    def fast(cls, family: Literal["laya", "baseline"]) -> "TrainOptions":
-        """For a few hundred traces and an impatient reader: short rows, two passes."""
-        return cls(family, epochs=2.0, max_tokens=192)
