@@ -244,7 +244,7 @@ class _Loop:
             wait_for(f"decisions on {len(ids)} live traces", all_decided, 90)
             kept = sum(d[0]["decision"] == "keep" for d in self.decided.values())
             step.made = f"{len(ids)} traces, {result.spans_delivered} spans: {kept} kept, {len(ids) - kept} dropped"
-            step.where = f"OBSERVER_HOME={self.home.root} observer up, then the service's page"
+            step.where = "the service's page (observer up)"
 
     def ingest(self) -> None:
         with self.board.step("decisions in the warehouse (sensor ingest_spool, job ingest)") as step:
