@@ -17,6 +17,11 @@ from observer_serving.metrics import Metrics
 log = logging.getLogger(__name__)
 
 
+DEFAULT_MAX_BATCH = 8
+"""Traces of a batch. On a CPU larger ones gain nothing, and all of a batch wait for its last."""
+STOP_WAIT_S = 10.0
+
+
 @dataclass(frozen=True, slots=True)
 class Scored:
     """A candidate with its score, or with the reason why it has none; `model` names the scorer that was in force."""
@@ -52,7 +57,7 @@ class ScoringThread:
         metrics: Metrics,
         *,
         deadline: float = 30.0,
-        max_batch: int = 32,
+        max_batch: int = DEFAULT_MAX_BATCH,
     ) -> None:
         self._scorer = scorer
         self._on_scored = on_scored
@@ -89,12 +94,12 @@ class ScoringThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take no further batch; one that runs is waited for a second at most (a model cannot be interrupted)."""
+        """Take no further batch; one that runs is waited for, since a model cannot be interrupted."""
         with self._lock:
             self._stopping = True
             self._lock.notify()
         if self._thread.is_alive():
-            self._thread.join(timeout=1.0)
+            self._thread.join(timeout=STOP_WAIT_S)
 
     def submit(self, candidate: Candidate) -> None:
         with self._lock:

@@ -34,7 +34,7 @@ def test_train_prints_the_model_beside_its_interval(tmp_path: Path) -> None:
 
 def test_score_takes_a_trace_or_its_spans(laya_run: RunDirectory, tmp_path: Path) -> None:
     trace = Trace("question 1", "red " * 15, trace_id="ab" * 16)
-    by_json = observer("score", "-", "--run", str(laya_run.path), "--json", stdin=json.dumps(trace.to_json()))
+    by_json = observer("score", "-", "--run", str(laya_run.path), stdin=json.dumps(trace.to_json()))
     assert by_json.returncode == 0, by_json.stderr
     decision = json.loads(by_json.stdout)
     assert decision["trace_id"] == "ab" * 16
@@ -55,7 +55,7 @@ def test_score_takes_a_trace_or_its_spans(laya_run: RunDirectory, tmp_path: Path
 
 
 def test_score_without_a_run_says_that_the_heuristic_scored(tmp_path: Path) -> None:
-    done = observer("score", "-", "--json", stdin=json.dumps(Trace("q", "a").to_json()))
+    done = observer("score", "-", stdin=json.dumps(Trace("q", "a").to_json()))
     assert json.loads(done.stdout)["model"] == "builtin"
 
 

@@ -297,7 +297,11 @@ def test_open_traces_go_on_after_a_kill(service):
         ("listen: {api: '127.0.0.1:PORT'}", 2, "listen.api"),
         ("listen: {otlp_grpc: '127.0.0.1:PORT', api: null, otlp_http: null}", 2, "listen.otlp_grpc"),
         ("listen: {api: '0.0.0.0:0'}", 2, "api_key"),
-        ("scorer: {kind: local, run: /nowhere}\nlisten: {api: '127.0.0.1:0', otlp_http: null, otlp_grpc: null}", 2, "/nowhere"),
+        (
+            "scorer: {kind: local, run: /nowhere}\nlisten: {api: '127.0.0.1:0', otlp_http: null, otlp_grpc: null}",
+            2,
+            "/nowhere",
+        ),
         ("assembly: {quiet_period: soon}", 2, "assembly.quiet_period"),
         ("colour: blue", 2, "colour"),
     ],
