@@ -182,6 +182,7 @@ def service_config(home: Home, ports: Ports, *, with_phoenix: bool = True) -> Pa
             "otlp_http": f"{LOOPBACK}:{ports.otlp}",
             "otlp_grpc": f"{LOOPBACK}:{ports.otlp_grpc}",
         },
+        "scorer": {"kind": "builtin", "deadline": "5m"},  # everything shares one machine: late beats unscored
         "spool": {"max_age": "10s"},  # one machine, few traces: people see their decisions in Dagster soon
         "exporters": [
             {

@@ -10,11 +10,14 @@ import fcntl
 import logging
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from observer_core.errors import InputError
 from observer_core.home import Home
@@ -166,6 +169,8 @@ class App:
         if self._grpc is not None and self.settings.listen.otlp_grpc is not None:
             self._listeners["otlp_grpc"] = GrpcListener(self._grpc(), self.settings.listen.otlp_grpc)
         await asyncio.to_thread(lambda: self.engine.resume(self.wal.replay()))
+        # pyarrow imports pandas at its first conversion, where it is installed: a second, but not while deciding.
+        threading.Thread(target=pa.array, args=([None],), daemon=True).start()
         self.wal.start()
         self.scoring.start()
         for exporter in self.exporters:

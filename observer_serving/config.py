@@ -20,6 +20,7 @@ from observer_core.errors import InputError
 from observer_core.policy import Policy
 from observer_core.validation import validated
 from observer_serving.assemble import AssemblyLimits
+from observer_serving.score import DEFAULT_MAX_BATCH
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
@@ -71,7 +72,7 @@ class BuiltinSettings(_Settings):
 
     kind: Literal["builtin"] = "builtin"
     deadline: Duration = 30.0
-    max_batch: Annotated[int, Field(ge=1, le=4096)] = 32
+    max_batch: Annotated[int, Field(ge=1, le=4096)] = DEFAULT_MAX_BATCH
 
 
 class LocalSettings(BuiltinSettings):

@@ -17,6 +17,11 @@ from observer_serving.metrics import Metrics
 log = logging.getLogger(__name__)
 
 
+DEFAULT_MAX_BATCH = 8
+"""Traces of a batch. On a CPU larger ones gain nothing, and all of a batch wait for its last."""
+STOP_WAIT_S = 10.0
+
+
 @dataclass(frozen=True, slots=True)
 class Scored:
     """A candidate with its score, or with the reason why it has none; `model` names the scorer that was in force."""
@@ -52,13 +57,13 @@ class ScoringThread:
         metrics: Metrics,
         *,
         deadline: float = 30.0,
-        max_batch: int = 32,
+        max_batch: int = DEFAULT_MAX_BATCH,
     ) -> None:
         self._scorer = scorer
         self._on_scored = on_scored
         self._clock = clock
         self._metrics = metrics
-        self._deadline = deadline
+        self.deadline = deadline
         self._max_batch = max_batch
         self._waiting: deque[Candidate] = deque()
         self._running: _Batch | None = None
@@ -83,18 +88,18 @@ class ScoringThread:
     def stalled(self) -> bool:
         """Whether the scorer has been at one batch for longer than the deadline."""
         running = self._running
-        return running is not None and running.started_at + self._deadline <= self._clock.monotonic()
+        return running is not None and running.started_at + self.deadline <= self._clock.monotonic()
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take no further batch; one that runs is waited for a second at most (a model cannot be interrupted)."""
+        """Take no further batch; one that runs is waited for, since a model cannot be interrupted."""
         with self._lock:
             self._stopping = True
             self._lock.notify()
         if self._thread.is_alive():
-            self._thread.join(timeout=1.0)
+            self._thread.join(timeout=STOP_WAIT_S)
 
     def submit(self, candidate: Candidate) -> None:
         with self._lock:
@@ -107,26 +112,26 @@ class ScoringThread:
             heads = [self._waiting[0]] if self._waiting else []
             if self._running is not None and self._running.candidates:
                 heads.append(self._running.candidates[0])
-            return min((head.completed_at for head in heads), default=math.inf) + self._deadline if heads else None
+            return min((head.completed_at for head in heads), default=math.inf) + self.deadline if heads else None
 
     def expire(self, now: float) -> list[Scored]:
         """Give up what is over its deadline."""
         given_up: list[Candidate] = []
         with self._lock:
             running = self._running
-            hangs = running is not None and running.started_at + self._deadline <= now
+            hangs = running is not None and running.started_at + self.deadline <= now
             why: Unscored = "scorer_failed" if hangs else "overload"
             if running is not None and hangs:
                 given_up += running.candidates
                 running.candidates = []  # its answers, should they come, find nobody
-            while self._waiting and self._waiting[0].completed_at + self._deadline <= now:
+            while self._waiting and self._waiting[0].completed_at + self.deadline <= now:
                 given_up.append(self._waiting.popleft())
         self._metrics.scorer_failures.labels(why).inc(len(given_up))
         return [self._unscored(candidate, why) for candidate in given_up]
 
     def score_now(self, candidate: Candidate) -> Scored:
-        """Score one candidate on the calling thread (for `POST /v1/traces:score`)."""
-        if not self._scorer_lock.acquire(timeout=self._deadline):
+        """Score one candidate on the calling thread (for a dry run)."""
+        if not self._scorer_lock.acquire(timeout=self.deadline):
             return self._unscored(candidate, "overload")
         try:
             return self._score_batch([candidate])[0]

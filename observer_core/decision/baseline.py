@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from observer_core.decision.calibration import sigmoid
 from observer_core.errors import InputError
 from observer_core.traces.trace import ABSENT, ToolCall, Trace
 
@@ -158,7 +159,7 @@ class BaselineModel:
             np.array([values[name] for name in FEATURES]) for values in (self.mean, self.scale, self.coefficient)
         )
         logit = (featurise(traces) - mean) / scale @ coefficient + self.intercept
-        return 1.0 / (1.0 + np.exp(-logit))
+        return sigmoid(logit)
 
     def save(self, folder: Path) -> None:
         """Write `baseline.json` into `folder`."""

@@ -11,7 +11,12 @@ from observer_core.errors import InputError
 from observer_pipeline.cli.progress import progress_bar
 from observer_pipeline.cli.slices import read_input
 
-SHOWN = ("auroc", "recall_at_5pct", "recall_at_20pct", "brier")
+SHOWN = {
+    "auroc": "AUROC",
+    "recall_at_5pct": "recall at 5 % review",
+    "recall_at_20pct": "recall at 20 % review",
+    "brier": "Brier score",
+}
 PHOENIX = {"name": "phoenix", "endpoint": "http://127.0.0.1:6006/v1/traces", "project": "observer"}
 
 
@@ -64,8 +69,11 @@ def train(
     print(
         f"{out}: {run.manifest.model}, evaluated on {n['n']} traces of held-out questions, {n['base_rate']:.1%} wrong"
     )
-    for name, all_ in figures.items():
-        print(f"  {name:<12} " + "   ".join(f"{key} {_shown(all_[key])}" for key in SHOWN if key in all_))
+    names = list(figures)
+    print(f"  {'':<22} " + " ".join(f"{name:>24}" for name in names))
+    for key, title in SHOWN.items():
+        print(f"  {title:<22} " + " ".join(f"{_shown(figures[name][key]):>24}" for name in names))
+    print("  in brackets: 95 % intervals, clustered by user question")
     print(f"report: {out / 'report.html'}")
     print(f"serve:  observer serve with scorer: {{kind: local, run: {out}}} in observer.yaml")
 

@@ -46,8 +46,8 @@ class ServiceApi:
         httpx.put(f"{self.url}/v1/policy", json=dict(policy), timeout=30).raise_for_status()
 
     def score(self, trace: Trace) -> dict[str, Any]:
-        """A synchronous decision about a trace."""
-        response = httpx.post(f"{self.url}/v1/traces:score", json=trace.to_json(), timeout=60)
+        """What the service would decide about a trace now."""
+        response = httpx.post(f"{self.url}/v1/traces:score", params={"dry_run": True}, json=trace.to_json(), timeout=60)
         response.raise_for_status()
         return response.json()
 
@@ -87,9 +87,16 @@ def read_back(phoenix: PhoenixResource, decisions: Mapping[str, Mapping[str, Any
     different = [
         trace_id
         for trace_id in kept & stored.keys()
-        if abs(stored[trace_id]["attributes"].get("observer.p_wrong", -1.0) - decisions[trace_id]["p_wrong"]) > _SAME
+        if not _same(stored[trace_id]["attributes"].get("observer.p_wrong"), decisions[trace_id]["p_wrong"])
     ]
     return ReadBack(stored, sorted(kept - stored.keys()), sorted(stored.keys() - kept), sorted(different))
+
+
+def _same(stored: float | None, decided: float | None) -> bool:
+    """Whether two scores agree; `None` is a trace without one."""
+    if stored is None or decided is None:
+        return stored is decided
+    return abs(stored - decided) <= _SAME
 
 
 def play_reviewer(phoenix: PhoenixResource, spans: Mapping[str, str], gold: Mapping[str, str]) -> int:

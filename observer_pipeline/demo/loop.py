@@ -241,7 +241,7 @@ class _Loop:
                 return all(self.decided.values())
 
             self.board.doing("waiting for decisions")
-            wait_for(f"decisions on {len(ids)} live traces", all_decided, 90)
+            wait_for(f"decisions on {len(ids)} live traces", all_decided, 300)
             kept = sum(d[0]["decision"] == "keep" for d in self.decided.values())
             step.made = f"{len(ids)} traces, {result.spans_delivered} spans: {kept} kept, {len(ids) - kept} dropped"
             step.where = f"OBSERVER_HOME={self.home.root} observer up, then the service's page"
@@ -319,6 +319,8 @@ class _Loop:
         self.board.check("live traces in = kept + dropped", sent == kept + dropped, f"{sent} = {kept} + {dropped}")
         twice = sum(len(found) != 1 for found in decided)
         self.board.check("every live trace has exactly one decision", twice == 0, f"{twice} have not")
+        unscored = sum(found[0]["p_wrong"] is None for found in decided if found)
+        self.board.check("every live trace was scored", unscored == 0, f"{unscored} were not")
         ingested = len(self._ingested())
         self.board.check("every decision is in the warehouse", ingested == sent, f"{ingested} of {sent}")
         serving = self.service.get("/v1/model")["model_version"]

@@ -1,10 +1,12 @@
 """`POST /v1/traces` and `POST /v1/traces:score`: a trace given as JSON."""
 
 import asyncio
+import time
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Request
+from fastapi import APIRouter, Body, Query, Request
 
+from observer_core.decisions import Decision
 from observer_core.errors import InputError
 from observer_core.traces.jsonl import parse_trace
 from observer_core.traces.to_spans import wire_trace_id
@@ -14,6 +16,12 @@ from observer_serving.api.schemas import AcceptedBody, DecisionBody, TraceBody
 from observer_serving.buffer.received import JsonTrace
 from observer_serving.candidate import from_json
 from observer_serving.receive.compression import too_large
+from observer_serving.receive.receiver import RETRY_AFTER
+from observer_serving.receive.status import OVERLOADED, RefusedError
+
+POLL_S = 0.01
+GRACE_S = 5.0
+"""How long after the scorer's deadline a decision is waited for: the disk may be slow."""
 
 
 def router(parts: Parts) -> APIRouter:
@@ -45,12 +53,34 @@ def router(parts: Parts) -> APIRouter:
         return AcceptedBody(trace_id=trace_id.hex())
 
     @routes.post("/v1/traces:score")
-    async def score_trace(request: Request, _: Annotated[TraceBody, Body()]) -> DecisionBody:
-        """The decision for a trace, now. Nothing is recorded, counted or exported."""
+    async def score_trace(
+        request: Request,
+        _: Annotated[TraceBody, Body()],
+        dry_run: Annotated[bool, Query(description="only say what would be decided now")] = False,
+    ) -> DecisionBody:
+        """Take a trace in and answer with its decision: recorded, counted and exported like any other.
+
+        A trace that was decided before gets that decision again. With `dry_run` nothing is recorded.
+        """
         trace, data = await read(request)
         item = JsonTrace(wire_trace_id(trace.trace_id), data)
-        candidate = from_json(item, received_ns=parts.clock.now_ns(), segment=0, now=parts.clock.monotonic())
-        scored = await asyncio.to_thread(parts.scoring.score_now, candidate)
-        return DecisionBody.of(parts.decider.preview(scored))
+        if dry_run:
+            candidate = from_json(item, received_ns=parts.clock.now_ns(), segment=0, now=parts.clock.monotonic())
+            scored = await asyncio.to_thread(parts.scoring.score_now, candidate)
+            return DecisionBody.of(parts.decider.preview(scored))
+        await parts.receiver.accept_trace(item.trace_id, data)
+        return DecisionBody.of(await _decision_about(item.trace_id.hex()))
+
+    async def _decision_about(trace_id: str) -> Decision:
+        until = time.monotonic() + parts.scoring.deadline + GRACE_S
+        while (decision := await asyncio.to_thread(parts.record.get, trace_id)) is None:
+            if time.monotonic() > until:
+                raise RefusedError(
+                    OVERLOADED,
+                    f"taken in but not decided yet; ask GET /v1/decisions/{trace_id}",
+                    retry_after=RETRY_AFTER,
+                )
+            await asyncio.sleep(POLL_S)
+        return decision
 
     return routes

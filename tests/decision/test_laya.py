@@ -70,7 +70,7 @@ def test_parameter_names_are_the_released_ones(tiny_encoder: Path) -> None:
         "type_emb.weight", "temperature", "scorer.0.weight", "scorer.0.bias", "scorer.1.weight", "scorer.1.bias",
         "scorer.3.weight", "scorer.3.bias", "act_head.0.weight", "act_head.0.bias", "act_head.2.weight", "act_head.2.bias",
     }  # fmt: skip
-    assert "head.layers.1.self_attn.in_proj_weight" in names
+    assert "head.layers.0.self_attn.in_proj_weight" in names
 
 
 def test_the_laya_package_reads_our_checkpoint_and_answers_alike(checkpoint: Path) -> None:

@@ -186,9 +186,14 @@ def test_the_spool_holds_every_decision_and_every_kept_trace(service):
 
 
 def test_json_api(shared_service: Service):
-    scored = httpx.post(shared_service.api + "/v1/traces:score", json=TRACE, timeout=30).json()
-    assert scored["decision"] == "keep"
-    assert httpx.get(f"{shared_service.api}/v1/decisions/{scored['trace_id']}").status_code == 404
+    url = shared_service.api + "/v1/traces:score"
+    tried = httpx.post(url, params={"dry_run": True}, json=TRACE, timeout=30).json()
+    assert tried["decision"] == "keep"
+    assert httpx.get(f"{shared_service.api}/v1/decisions/{tried['trace_id']}").status_code == 404
+    scored = httpx.post(url, json=TRACE, timeout=30).json()
+    assert shared_service.get(f"/v1/decisions/{scored['trace_id']}") | {"exported": False} == scored
+    again = httpx.post(url, json=TRACE | {"trace_id": scored["trace_id"]}, timeout=30).json()
+    assert again["decided_at"] == scored["decided_at"], "one trace, one decision"
     trace_id = shared_service.post_trace(TRACE | {"trace_id": "a name of mine", "project": "shop"})
     assert shared_service.post_trace(TRACE | {"trace_id": "a name of mine"}) == trace_id
     wait_until(lambda: httpx.get(f"{shared_service.api}/v1/decisions/{trace_id}").status_code == 200)
@@ -292,7 +297,11 @@ def test_open_traces_go_on_after_a_kill(service):
         ("listen: {api: '127.0.0.1:PORT'}", 2, "listen.api"),
         ("listen: {otlp_grpc: '127.0.0.1:PORT', api: null, otlp_http: null}", 2, "listen.otlp_grpc"),
         ("listen: {api: '0.0.0.0:0'}", 2, "api_key"),
-        ("scorer: {kind: local, run: /nowhere}", 2, "/nowhere"),
+        (
+            "scorer: {kind: local, run: /nowhere}\nlisten: {api: '127.0.0.1:0', otlp_http: null, otlp_grpc: null}",
+            2,
+            "/nowhere",
+        ),
         ("assembly: {quiet_period: soon}", 2, "assembly.quiet_period"),
         ("colour: blue", 2, "colour"),
     ],

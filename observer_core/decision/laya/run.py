@@ -55,6 +55,7 @@ def write_laya(
             LayaTraining(
                 learning_rate=options.learning_rate,
                 head_learning_rate=options.head_learning_rate,
+                head_epochs=options.head_epochs if options.init_from is None else 0.0,
                 lora=LoraOptions(options.lora_rank),
                 loop=LoopOptions(options.epochs, options.tokens_per_batch, seed=options.seed),
             ),

@@ -1,8 +1,13 @@
-"""Trains a Laya model on labeled traces: LoRA on the encoder, the whole head, soft cross-entropy over all questions."""
+"""Trains a Laya model on labeled traces: soft cross-entropy over all questions, in two stages.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+A new head first learns on the frozen encoder, whose outputs are computed once and kept; then LoRA on the encoder and
+the head go on together, gently. Started together, the random head's gradients wreck the encoder before the head has
+found anything (A. Kumar et al. 2022, "Fine-Tuning can Distort Pretrained Features", arXiv 2202.10054).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -15,21 +20,42 @@ from observer_core.decision.laya.model import DecisionModel
 from observer_core.decision.laya.presets import HEAD_LAYERS, HEAD_MAX_LEN, Preset
 from observer_core.decision.training.loop import Fitted, LoopOptions, fit
 from observer_core.decision.training.lora import LoraOptions, add_lora, merge_lora
-from observer_core.decision.training.progress import MetricSink, Progress
+from observer_core.decision.training.progress import MetricSink, Progress, part
 from observer_core.errors import InputError
 from observer_core.questions import Question, label_index
 from observer_core.traces.trace import Trace
 
+HEAD_BATCH = 4
+"""Batches of the head alone are this many times larger: with small ones a new head fits noise within two passes."""
+HEAD_ROWS = 8192
+"""The head alone learns on at most this many rows: their encoded states are held in memory (about 1 GB)."""
+
 
 @dataclass(frozen=True, slots=True)
 class LayaTraining:
-    """Settings of a Laya training; `learning_rate` is the encoder's (LoRA), the head's is `head_learning_rate`."""
+    """Settings of a Laya training.
+
+    Args:
+        learning_rate: of LoRA and head together.
+        head_learning_rate: of the head alone, before.
+        head_epochs: passes of the head alone; 0 for a head that has learnt already.
+        loop: of LoRA and head together.
+    """
 
     learning_rate: float
     head_learning_rate: float
+    head_epochs: float
     lora: LoraOptions
     loop: LoopOptions
     weight_decay: float = 0.01
+
+
+class Examples(Protocol):
+    """Rows by number, their lengths in tokens, and batches of them for a loss."""
+
+    lengths: list[int]
+
+    def batch(self, rows: Sequence[int]) -> dict[str, Tensor]: ...
 
 
 class RowExamples:
@@ -74,27 +100,61 @@ def make_examples(
     return RowExamples(rows, targets, row_weights, layout.pad_id)
 
 
+class EncodedExamples:
+    """Rows with the frozen encoder's output in place of their tokens, kept as float16."""
+
+    def __init__(self, encoder: nn.Module, examples: RowExamples, tokens_per_batch: int, done: Progress) -> None:
+        self._examples = examples
+        self.lengths = examples.lengths
+        self._hidden: dict[int, Tensor] = {}
+        encoder.eval()
+        with torch.inference_mode():
+            for rows in by_length(self.lengths, tokens_per_batch):
+                batch = examples.batch(rows)
+                device = next(encoder.parameters()).device
+                inputs = {name: batch[name].to(device) for name in ("input_ids", "attention_mask")}
+                hidden = encoder(**inputs).last_hidden_state.cpu()
+                for row, states in zip(rows, hidden, strict=True):
+                    self._hidden[row] = states[: self.lengths[row]].half()
+                done("reading the rows once", len(self._hidden) / len(self.lengths))
+
+    def batch(self, rows: Sequence[int]) -> dict[str, Tensor]:
+        """As `RowExamples.batch`, with `hidden` float32 (rows, tokens, width) for `input_ids`."""
+        batch = self._examples.batch(rows)
+        del batch["input_ids"]
+        batch["hidden"] = nn.utils.rnn.pad_sequence([self._hidden[row] for row in rows], batch_first=True).float()
+        return batch
+
+
 def soft_cross_entropy(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-    """Mean over rows, by weight, of −Σ target · log softmax(logits)."""
+    """Mean over rows, by weight, of −Σ target · log softmax(logits); from `hidden` when the batch has it."""
     inputs = {name: tensor for name, tensor in batch.items() if name not in ("target", "weight")}
-    each = -(batch["target"] * torch.log_softmax(model(**inputs), dim=-1)).sum(-1)
+    logits = model.decide(**inputs) if "hidden" in inputs else model(**inputs)  # pyright: ignore[reportCallIssue]
+    each = -(batch["target"] * torch.log_softmax(logits, dim=-1)).sum(-1)
     return (batch["weight"] * each).sum() / batch["weight"].sum()
 
 
-def held_out_loss(model: nn.Module, examples: RowExamples, tokens_per_batch: int) -> float:
+def by_length(lengths: Sequence[int], tokens_per_batch: int) -> Iterator[list[int]]:
+    """All rows from short to long, in batches of at most that many padded tokens."""
+    batch: list[int] = []
+    for row in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if batch and lengths[row] * (len(batch) + 1) > tokens_per_batch:
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch
+
+
+def held_out_loss(model: nn.Module, examples: Examples, tokens_per_batch: int) -> float:
     """The loss over all rows of `examples`, without padding that would cost time."""
     device = next(model.parameters()).device
-    order = sorted(range(len(examples.lengths)), key=examples.lengths.__getitem__)
-    total, weight, start = 0.0, 0.0, 0
-    while start < len(order):
-        stop = start + 1
-        while stop < len(order) and examples.lengths[order[stop]] * (stop + 1 - start) <= tokens_per_batch:
-            stop += 1
-        batch = {name: tensor.to(device) for name, tensor in examples.batch(order[start:stop]).items()}
+    total = weight = 0.0
+    for rows in by_length(examples.lengths, tokens_per_batch):
+        batch = {name: tensor.to(device) for name, tensor in examples.batch(rows).items()}
         share = float(batch["weight"].sum())
         total += float(soft_cross_entropy(model, batch)) * share
         weight += share
-        start = stop
     return total / weight
 
 
@@ -144,6 +204,37 @@ def parameter_groups(model: DecisionModel, encoder: float, head: float, weight_d
     ]
 
 
+def train_head(
+    model: DecisionModel,
+    train: RowExamples,
+    validation: RowExamples,
+    options: LayaTraining,
+    *,
+    progress: Progress,
+    on_metric: MetricSink,
+) -> Fitted:
+    """Train the head alone on the outputs of the frozen encoder, at most `HEAD_ROWS` rows.
+
+    Raises:
+        ObserverError: the training diverged.
+    """
+    tokens = HEAD_BATCH * options.loop.tokens_per_batch
+    some = np.random.default_rng(options.loop.seed).permutation(len(train.lengths))[:HEAD_ROWS].tolist()
+    model.encoder.requires_grad_(False)
+    encoded = EncodedExamples(model.encoder, train.subset(some), tokens, part(progress, 0.0, 0.6))
+    held_out = EncodedExamples(model.encoder, validation, tokens, part(progress, 0.6, 0.7))
+    return fit(
+        model,
+        parameter_groups(model, 0.0, options.head_learning_rate, options.weight_decay)[1:],
+        encoded,
+        loss=soft_cross_entropy,
+        held_out_loss=lambda m: held_out_loss(m, held_out, tokens),
+        options=replace(options.loop, epochs=options.head_epochs, tokens_per_batch=tokens),
+        progress=part(progress, 0.7, 1.0),
+        on_metric=lambda name, value, step: on_metric(f"head/{name}", value, step),
+    )
+
+
 def train_laya(
     model: DecisionModel,
     train: RowExamples,
@@ -159,8 +250,12 @@ def train_laya(
         ObserverError: the training diverged.
     """
     switch_off_dropout(model)
+    lora_progress = progress
+    if options.head_epochs:
+        train_head(model, train, validation, options, progress=part(progress, 0.0, 0.3), on_metric=on_metric)
+        lora_progress = part(progress, 0.3, 1.0)
     model.encoder = add_lora(model.encoder, options.lora)
-    groups = parameter_groups(model, options.learning_rate, options.head_learning_rate, options.weight_decay)
+    groups = parameter_groups(model, options.learning_rate, options.learning_rate, options.weight_decay)
     fitted = fit(
         model,
         groups,
@@ -168,7 +263,7 @@ def train_laya(
         loss=soft_cross_entropy,
         held_out_loss=lambda m: held_out_loss(m, validation, options.loop.tokens_per_batch),
         options=options.loop,
-        progress=progress,
+        progress=lora_progress,
         on_metric=on_metric,
     )
     model.encoder = merge_lora(model.encoder)

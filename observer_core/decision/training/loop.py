@@ -87,7 +87,7 @@ def fit(
     progress: Progress,
     on_metric: MetricSink,
 ) -> Fitted:
-    """Train `model` in place; it ends with the weights that had the lowest held-out loss.
+    """Train `model` in place; it ends with the weights that had the lowest held-out loss, those of the start included.
 
     Args:
         groups: AdamW's parameter groups, each with its own `lr`.
@@ -109,7 +109,11 @@ def fit(
     model, optimizer = accelerator.prepare(model, optimizer)
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     every = max(1, round(len(plan) / (options.epochs * options.evaluations)))
-    best, best_step, best_weights, worse = math.inf, 0, _copy(trainable), 0
+    model.eval()
+    with torch.inference_mode():
+        best = held_out_loss(model)
+    best_step, best_weights, worse = 0, _copy(trainable), 0
+    on_metric("validation_loss", best, 0)
     step, tokens, seconds, recent = 0, 0, 0.0, []
     for step, rows in enumerate(plan, 1):
         started = time.perf_counter()

@@ -14,8 +14,10 @@ class TrainOptions:
     Args:
         preset: the starting point of family laya: a preset's name or an encoder's folder.
         init_from: an earlier run of the same family to go on from.
-        epochs: passes over the training rows (a row is a trace and one question).
-        learning_rate: of LoRA on the encoder; the head's is `head_learning_rate`.
+        epochs: passes over the training rows (a row is a trace and one question) with LoRA on the encoder.
+        learning_rate: of LoRA and the head together.
+        head_epochs: passes of a new head alone, before LoRA, on the frozen encoder; cheap.
+        head_learning_rate: of the head alone.
         max_tokens: of a row: question, options and state.
         tokens_per_batch: of one optimiser step.
         onnx: export a graph, so that serving needs no torch.
@@ -26,18 +28,14 @@ class TrainOptions:
     family: Literal["laya", "baseline"]
     preset: str = "laya-mini"
     init_from: Path | None = None
-    epochs: float = 1.5
-    learning_rate: float = 1e-3
-    head_learning_rate: float = 5e-4
-    max_tokens: int = 320
+    epochs: float = 1.0
+    learning_rate: float = 1e-4
+    head_epochs: float = 8.0
+    head_learning_rate: float = 1e-4
+    max_tokens: int = 256
     tokens_per_batch: int = 2048
     lora_rank: int = 8
     seed: int = 0
     onnx: bool = True
     int8: bool = False
     weights: bool = False
-
-    @classmethod
-    def fast(cls, family: Literal["laya", "baseline"]) -> "TrainOptions":
-        """For a few hundred traces and an impatient reader: short rows, two passes."""
-        return cls(family, epochs=2.0, max_tokens=192)
