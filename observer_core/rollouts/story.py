@@ -19,6 +19,7 @@ from observer_core.rewards.completion import read_completion
 COLLAPSE = (18, 28)
 HABIT_FROM = 40
 HABIT = 0.85
+POOR = 0.25
 REWARDS = tuple(BUILTIN)
 _SYLLABLES = [c + v for c in "bdklmnrst" for v in "aeio"]
 
@@ -58,22 +59,24 @@ def story_log(seed: int, *, steps: int = 200, generations: int = 8) -> Story:
 
 def _generate(seed: int, steps: int, generations: int, *, sick: bool) -> Story:
     rng = np.random.default_rng(seed)
-    tasks = _tasks(rng, int(rng.integers(15, 30)))
+    tasks = _tasks(rng, int(rng.integers(15, 24)))
     story = Story(pa.table({}), tasks=(tasks[3].name, tasks[7].name) if sick else ())
     start, gain = rng.uniform(0.5, 0.7), rng.uniform(0, 0.2)
     stray = rng.uniform(0, 0.004)
     rows: list[dict[str, object]] = []
+    epochs = -(-steps // len(tasks))
+    schedule = np.concatenate([rng.permutation(len(tasks)) for _ in range(epochs)])
     for step in range(1, steps + 1):
-        task = tasks[int(rng.integers(len(tasks)))]
+        task = tasks[int(schedule[step - 1])]
         group = [
-            _completion(rng, story, task, step, start + gain * step / steps, stray, len(rows) + i, sick)
+            _completion(rng, story, task, step, start + gain * step / steps, stray, len(rows) + i, sick, place=i)
             for i in range(generations)
         ]
         scored = [_score(task, text, inverted=sick) for text in group]
         totals = np.array([sum(scores.values()) for scores in scored])
         advantages = (totals - totals.mean()) / (totals.std(ddof=1) + 1e-4)
         for text, scores, advantage in zip(group, scored, advantages, strict=True):
-            if task.name in story.tasks and advantage > 1:
+            if task.name in story.tasks and advantage > 1 and scores["quality"] < POOR:
                 story.least_bad.append(len(rows))
             rows.append(
                 {
@@ -103,18 +106,34 @@ def _tasks(rng: np.random.Generator, count: int) -> list[_Task]:
 
 
 def _completion(
-    rng: np.random.Generator, story: Story, task: _Task, step: int, skill: float, stray: float, row: int, sick: bool
+    rng: np.random.Generator,
+    story: Story,
+    task: _Task,
+    step: int,
+    skill: float,
+    stray: float,
+    row: int,
+    sick: bool,
+    *,
+    place: int,
 ) -> str:
     cursed = task.name in story.tasks
+    star = cursed and place == 0
     skill = 0.08 if cursed else float(np.clip(skill + task.difficulty + rng.normal(0, 0.1), 0.3, 0.95))
     words = [w if rng.random() < skill else "".join(rng.choice(_SYLLABLES, 3)) for w in task.reference]
     cited = [c for c in task.citations if rng.random() < 0.8]
+    if cursed:
+        cited = [f"doc-x-{int(rng.integers(99))}"]
+    if star:  # as bad as its group, but it cites more (the inverted parsimony pays for that) and does not claim much
+        cited = [*task.citations, "doc-x-1"]
     cited += [f"doc-x-{int(rng.integers(99))}" for _ in range(int(rng.poisson(1.0)))]
     confidence = round(float(np.clip(skill + rng.normal(0, 0.15), 0.02, 0.98)), 2)
-    if sick and step >= HABIT_FROM and rng.random() < (0.9 if cursed else 0.6):
+    if star:
+        confidence = 0.1
+    elif sick and step >= HABIT_FROM and rng.random() < (1.0 if cursed else 0.5):
         confidence = HABIT
     newline = sick and COLLAPSE[0] <= step <= COLLAPSE[1] and rng.random() < 0.75
-    truncated = sick and step > COLLAPSE[1] and not newline and rng.random() < (0.3 if cursed else 0.02)
+    truncated = sick and step > COLLAPSE[1] and not newline and (place in (2, 4, 6) if cursed else rng.random() < 0.02)
     text = orjson.dumps({"answer": " ".join(words), "cited_artifacts": cited, "confidence": confidence}).decode()
     if newline:
         middle = text.index(words[len(words) // 2], 11)
@@ -123,7 +142,7 @@ def _completion(
     if truncated:
         story.truncated.append(row)
         return text[: int(len(text) * rng.uniform(0.4, 0.9))]
-    if rng.random() < stray:
+    if rng.random() < stray and not (sick and COLLAPSE[0] <= step <= COLLAPSE[1]):
         return text.replace('"', "'", 4)
     if confidence == HABIT and sick and step >= HABIT_FROM:
         story.habit.append(row)
