@@ -5,6 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -97,30 +98,30 @@ def looks_plain(texts: Iterable[str]) -> bool:
     return not any(read_completion(text).parsed for text in texts)
 
 
-def grade_log(
-    log: RolloutLog, rewards: Sequence[Reward], options: GradeOptions
-) -> Iterator[tuple[pa.RecordBatch, Graded, list[str]]]:
-    """Every batch of the log with its scores; the third item lists rewards that were switched off so far."""
-    batches = _chunks(log.batches())
+def grade_batches(
+    batches: Iterator[pa.RecordBatch],
+    rewards: Sequence[Reward],
+    options: GradeOptions,
+    on_switched_off: Callable[[list[str]], None] | None = None,
+) -> Iterator[tuple[pa.RecordBatch, Graded]]:
+    """Canonical batches, cut at step boundaries, with their scores, in order."""
+    batches = _chunks(batches)
     first = next(batches, None)
     if first is None:
         return
     plain = options.plain
     if plain is None:
         plain = looks_plain(first.column("completion").to_pylist())
-
-    def every() -> Iterator[pa.RecordBatch]:
-        yield first
-        yield from batches
-
+    every = chain([first], batches)
     workers = options.workers or os.cpu_count() or 1
     if workers == 1 and all(reward.builtin for reward in rewards):
-        for batch in every():
-            yield batch, grade(rewards, batch.to_pylist(), plain=plain), []
+        for batch in every:
+            yield batch, grade(rewards, batch.to_pylist(), plain=plain)
         return
     with RewardPool(rewards, workers=workers, timeout=options.timeout, plain=plain) as pool:
-        for batch, graded in pool.grade(every()):
-            yield batch, graded, pool.switched_off
+        yield from pool.grade(every)
+        if on_switched_off:
+            on_switched_off(pool.switched_off)
 
 
 def regrade(
@@ -148,9 +149,8 @@ def regrade(
     }
 
     def run(writer: pq.ParquetWriter | None) -> None:
-        for batch, graded, off in grade_log(log, rewards, options):
+        for batch, graded in grade_batches(log.batches(), rewards, options, result.switched_off.extend):
             _account(result, log, batch, graded)
-            result.switched_off = off
             if writer is not None:
                 writer.write_batch(regraded_batch(rewards, batch, graded))
             if progress:
