@@ -110,8 +110,9 @@ class AlertBook:
     """
 
     def __init__(self, rules: Iterable[AlertRule], state: str | None = None) -> None:
-        self._rules = {rule.name: rule for rule in (rules := list(rules))}
-        if len(self._rules) < len(rules):
+        given = list(rules)
+        self._rules = {rule.name: rule for rule in given}
+        if len(self._rules) < len(given):
             raise InputError("two alert rules have one name; names must differ")
         self._states = {name: _RuleState() for name in self._rules}
         self.undelivered: list[AlertEvent] = []

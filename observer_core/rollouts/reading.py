@@ -123,7 +123,7 @@ class RolloutLog:
             raise InputError(
                 f"{self.path} has no column for {', '.join(missing)}; "
                 f"it has: {', '.join(names) or 'nothing readable'}; "
-                "name the columns (--step, --prompt, --completion, --rewards)"
+                "name the columns: --column completion=NAME, --rewards NAME,NAME"
             )
 
     def _parquet(self, file: Path) -> Iterator[tuple[int, int, pa.RecordBatch]]:

@@ -51,7 +51,8 @@ QUESTIONS: dict[str, Question] = {
     "hack_signatures": Question(
         "Which exploits are seen, and how often per thousand completions?",
         """SELECT signature, count(*) AS completions,
-                  1000 * count(*) / (SELECT count(*) FROM completions) AS per_thousand, min(step) AS first_step, max(step) AS last_step
+                  1000 * count(*) / (SELECT count(*) FROM completions) AS per_thousand,
+                  min(step) AS first_step, max(step) AS last_step
            FROM (SELECT step, unnest(string_split(hack_signature, ',')) AS signature FROM completions)
            GROUP BY signature ORDER BY completions DESC""",
     ),
@@ -70,7 +71,8 @@ QUESTIONS: dict[str, Question] = {
     "worst_tasks": Question(
         "On which tasks do completions score worst?",
         """SELECT task_id, reward, avg(score) AS mean, count(score) AS scored FROM completion_rewards
-           GROUP BY task_id, reward QUALIFY row_number() OVER (PARTITION BY reward ORDER BY mean) <= 5 ORDER BY reward, mean""",
+           GROUP BY task_id, reward
+           QUALIFY row_number() OVER (PARTITION BY reward ORDER BY mean) <= 5 ORDER BY reward, mean""",
     ),
     "length_and_reward": Question(
         "Are longer completions paid more?",

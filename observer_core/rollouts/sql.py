@@ -122,7 +122,8 @@ def _too_long(limits: Limits) -> str:
 
 def _serve(pipe: Connection, tables: dict[str, list[str]], views: dict[str, str], limits: Limits) -> None:
     try:
-        connection = _connect(tables, views, limits)
+        known: dict[str, list[str]] = {}
+        connection = _connect(tables, views, limits, known)
     except Exception as error:
         pipe.send(("error", f"cannot open the tables: {type(error).__name__}: {error}"))
         return
@@ -132,12 +133,12 @@ def _serve(pipe: Connection, tables: dict[str, list[str]], views: dict[str, str]
             sql, parameters = pipe.recv()
         except EOFError:
             return
+        _register(connection, tables, known)
         pipe.send(_answer(connection, sql, parameters, limits))
 
 
-def _connect(tables: dict[str, list[str]], views: dict[str, str], limits: Limits) -> Any:
+def _connect(tables: dict[str, list[str]], views: dict[str, str], limits: Limits, known: dict[str, list[str]]) -> Any:
     import duckdb
-    import pyarrow.dataset
 
     connection = duckdb.connect(
         ":memory:",
@@ -148,14 +149,28 @@ def _connect(tables: dict[str, list[str]], views: dict[str, str], limits: Limits
             "python_enable_replacements": "false",
         },
     )
-    for name, paths in tables.items():
-        files = sorted(f for p in map(Path, paths) for f in (p.rglob("*.parquet") if p.is_dir() else [p]))
-        connection.register(name, pyarrow.dataset.dataset([str(f) for f in files], format="parquet"))
+    _register(connection, tables, known)
     for name, sql in views.items():
         connection.execute(f'CREATE VIEW "{name}" AS {sql}')
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
     return connection
+
+
+def _register(connection: Any, tables: dict[str, list[str]], known: dict[str, list[str]]) -> None:
+    """Open every table whose files are not those opened before: the service seals new ones while we run."""
+    import pyarrow as pa
+    import pyarrow.dataset
+    import pyarrow.parquet
+
+    for name, paths in tables.items():
+        found = [f for p in map(Path, paths) for f in (p.rglob("*.parquet") if p.is_dir() else [p])]
+        files = sorted(str(f) for f in found if not f.name.startswith("."))
+        if not files or files == known.get(name):
+            continue
+        schema = pa.unify_schemas([pyarrow.parquet.read_schema(f) for f in files], promote_options="permissive")
+        connection.register(name, pyarrow.dataset.dataset(files, schema=schema, format="parquet"))
+        known[name] = files
 
 
 def _answer(connection: Any, sql: str, parameters: dict[str, Any], limits: Limits) -> tuple[str, Any]:

@@ -5,9 +5,9 @@ import sys
 import typer
 
 from observer_core.errors import ObserverError
-from observer_pipeline.cli import models, slices
+from observer_pipeline.cli import models, rollouts, slices
 
-GROUPS = (slices, models)
+GROUPS = (slices, models, rollouts)
 
 
 def build_app() -> typer.Typer:
