@@ -192,3 +192,22 @@ def _read_fields(text: str, obj: dict[str, Any], shape: Shape) -> Completion:
         error = error or ParseError("out_of_range", f"{shape.confidence}={confidence}")
         confidence = None
     return Completion(text, answer, cited, None if confidence is None else float(confidence), error)
+
+
+def completion_text(value: Any) -> tuple[str, Any]:
+    """The exact text that the model wrote: a string as it is, of messages the assistant's contents joined by a
+    newline.
+    """
+    if isinstance(value, str):
+        return value, None
+    if isinstance(value, list) and value and all(isinstance(m, dict) for m in value):
+        return "\n".join(message_text(m) for m in value if m.get("role", "assistant") == "assistant"), value
+    return orjson.dumps(value, default=str).decode(), None
+
+
+def message_text(message: dict[str, Any]) -> str:
+    """The text of a message, whose content may be a string or a list of parts."""
+    content = message.get("content")
+    if isinstance(content, list):
+        return "".join(part.get("text") or "" for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""

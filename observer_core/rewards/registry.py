@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from observer_core.errors import InputError
 from observer_core.rewards.builtin import BUILTIN, builtin_name
+from observer_core.rewards.completion import completion_text, read_completion
 
 ENTRY_POINTS = "observer.rewards"
 """Entry point group: the name is the reward's, the object a function with TRL's signature or a `Reward`."""
@@ -51,6 +52,30 @@ class Reward:
         for text in _sources(self.call, set()):
             digest.update(text.encode())
         return digest.hexdigest()[:12]
+
+
+def trl_reward(name: str, **column: str) -> Callable[..., list[float | None]]:
+    """A built-in reward as a function for `GRPOTrainer(reward_funcs=…)`, so that training
+    and re-grading run the same code.
+
+    Args:
+        name: a built-in; also the function's name, hence the log's column.
+        column: where the reward finds its columns, e.g. `reference="solution"`.
+    """
+    reward = find_reward(name)
+
+    def function(completions: list[Any], **columns: Any) -> list[float | None]:
+        wanted = {ours: columns.get(column.get(ours, ours)) for ours in ("reference", "citations")}
+        texts = [completion_text(completion)[0] for completion in completions]
+        return [
+            reward.call(
+                read_completion(text), {ours: values[i] for ours, values in wanted.items() if values is not None}
+            )
+            for i, text in enumerate(texts)
+        ]
+
+    function.__name__ = function.__qualname__ = name
+    return function
 
 
 def builtin_rewards() -> list[Reward]:

@@ -8,6 +8,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute
 
+from observer_core.rewards.completion import completion_text, message_text
 from observer_core.rollouts.columns import ALIASES, LOGGED, Columns
 
 Report = Callable[[str, str], None]
@@ -185,26 +186,8 @@ def prompt_text(value: Any) -> tuple[str, Any]:
     if isinstance(value, str):
         return value, None
     if isinstance(value, list) and value and all(isinstance(m, dict) for m in value):
-        return "\n\n".join(f"{m.get('role', 'user')}: {_content(m)}" for m in value), value
+        return "\n\n".join(f"{m.get('role', 'user')}: {message_text(m)}" for m in value), value
     return orjson.dumps(value, default=str).decode(), None
-
-
-def completion_text(value: Any) -> tuple[str, Any]:
-    """The exact text that the model wrote: a string as it is, of messages the assistant's contents joined by a
-    newline.
-    """
-    if isinstance(value, str):
-        return value, None
-    if isinstance(value, list) and value and all(isinstance(m, dict) for m in value):
-        return "\n".join(_content(m) for m in value if m.get("role", "assistant") == "assistant"), value
-    return orjson.dumps(value, default=str).decode(), None
-
-
-def _content(message: dict[str, Any]) -> str:
-    content = message.get("content")
-    if isinstance(content, list):
-        return "".join(part.get("text") or "" for part in content if isinstance(part, dict))
-    return content if isinstance(content, str) else ""
 
 
 def _messages(prompts: list[Any] | None, completions: list[Any] | None, size: int) -> Any:
