@@ -52,7 +52,8 @@ def whole_file(path: Path) -> Iterator[Path]:
             f"cannot write {path}: {error.strerror or error}; free space or choose another place"
         ) from error
     finally:
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # what could not be written cannot always be removed
+            aside.unlink(missing_ok=True)
 
 
 def write_whole(path: Path, data: bytes) -> None:

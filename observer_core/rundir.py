@@ -73,6 +73,10 @@ class Manifest(BaseModel):
     heldout: dict[str, Any] = Field(default_factory=dict)
     metrics: dict[str, Any] = Field(default_factory=dict)
     latency_ms: dict[str, float] = Field(default_factory=dict)
+    validation_scores: list[float] = Field(
+        default_factory=list
+    )  # sorted p_wrong: the first threshold of a review budget
+    onnx: dict[str, Any] = Field(default_factory=dict)  # see observer_core.decision.onnx.Exported
     golden: list[Golden] = Field(default_factory=list)
     files: dict[str, str] = Field(default_factory=dict)
     created_at: str | None = None

@@ -35,8 +35,20 @@ class Answer:
         return {"type": "score", "score": mean, "probabilities": self.probabilities}
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a decision model says of one state: its answers, and whether it saw the state cut."""
+
+    answers: dict[str, Answer]
+    truncated: bool
+
+
 class DecisionModel(Protocol):
     """Answers typed questions about states; one answer never depends on the other questions or states."""
+
+    def read(self, states: Sequence[str], questions: Mapping[str, Question]) -> list[Reading]:
+        """One reading per state, in order; `answer` without the flag."""
+        ...
 
     def answer(self, states: Sequence[str], questions: Mapping[str, Question]) -> list[dict[str, Answer]]:
         """One dict (question id → answer) per state, in order."""

@@ -5,9 +5,9 @@ import sys
 import typer
 
 from observer_core.errors import ObserverError
-from observer_pipeline.cli import models, rollouts, slices
+from observer_pipeline.cli import agent, models, rollouts, serve, slices, traces
 
-GROUPS = (slices, models, rollouts)
+GROUPS = (slices, models, agent, traces, serve, rollouts)
 
 
 def build_app() -> typer.Typer:

@@ -1,0 +1,245 @@
+"""The row a Laya model reads, made with the `tokenizers` library alone; training and serving build it here.
+
+One row per question: `[CLS] "<type> question: <instructions>" [SEP] [MASK] option0 [MASK] option1 … [SEP] state [SEP]`.
+An option's score is read at its `[MASK]`. Text from the caller can never become one of these structural tokens.
+
+Limits (the released models'): an option has at most 48 tokens; when the options leave fewer than 16 of `head_max_len`
+tokens, each option with its `[MASK]` is cut to max(4, (head_max_len − 16) / options); the instructions get what is then
+left, at least 8. The state gets the rest of `max_len`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Encoding, Tokenizer
+
+from observer_core.errors import InputError
+from observer_core.questions import Question
+
+TYPE_IDS = {"choice": 0, "score": 1, "noul": 2}
+OPTION_TOKENS = 48
+MIN_INSTRUCTION_TOKENS = 8
+MIN_FREE_TOKENS = 16
+MIN_OPTION_TOKENS = 4
+
+Cut = Literal["end", "before_final_answer"]
+"""Where a state that does not fit is cut: at its `end`, as the released models do; or `before_final_answer`, for states
+of format v1, whose last section is the answer under judgement: the text before that section (in effect the later
+evidence) is cut and the section stays. A final answer longer than half of the room is itself cut at its end, to that
+half or to what the rest of the state leaves."""
+
+FINAL_ANSWER = "\n\nFINAL ANSWER:\n"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def option_names(question: Question) -> list[str]:
+    """The keys of the answer's distribution, in the order of the options.
+
+    Raises:
+        InputError: a choice or score without usable criteria.
+    """
+    if question.type == "noul":
+        return ["false", "true"]
+    if question.type == "choice" and isinstance(question.criteria, Mapping) and question.criteria:
+        return [str(name) for name in question.criteria]
+    if question.type == "score" and isinstance(question.criteria, list) and question.criteria:
+        return [str(level) for level in range(len(question.criteria))]
+    raise InputError(
+        f"a {question.type} question needs criteria: a map of options (choice) or a list of levels (score)"
+    )
+
+
+def option_texts(question: Question) -> list[str]:
+    """What the model reads for each option."""
+    names = option_names(question)
+    if question.type == "noul":
+        criteria = question.criteria if isinstance(question.criteria, Mapping) else {}
+        said = [criteria.get(name) for name in names]
+        default = ("no, the statement does not hold", "yes, the statement holds")
+        return [
+            f"{name}: {text if value in (None, '') else _text(value)}"
+            for name, text, value in zip(names, default, said, strict=True)
+        ]
+    if question.type == "choice":
+        values = question.criteria.values()
+        return [n if v in (None, "") else f"{n}: {_text(v)}" for n, v in zip(names, values, strict=True)]
+    return [f"level {level}: {_text(text)}" for level, text in enumerate(question.criteria)]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One question about one state, as token ids; `markers` are the positions of the options' `[MASK]`s."""
+
+    ids: list[int]
+    markers: list[int]
+    type_id: int
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The part of a row that comes before the state."""
+
+    ids: list[int]
+    markers: list[int]
+    type_id: int
+
+
+class Layout:
+    """Builds rows for one checkpoint: its tokenizer, its limits, and how it cuts.
+
+    Args:
+        folder: a tokenizer folder (`tokenizer.json`, `tokenizer_config.json`).
+        max_len: tokens of a whole row.
+        head_max_len: tokens of question and options in it.
+        cut: where a state that does not fit is cut.
+
+    Raises:
+        InputError: a tokenizer file is missing or broken.
+    """
+
+    def __init__(self, folder: Path, *, max_len: int, head_max_len: int, cut: Cut = "end") -> None:
+        self.tokenizer = load_tokenizer(folder)
+        self.max_len, self.head_max_len, self.cut = max_len, head_max_len, cut
+        names = _special_names(folder)
+        self._cls, self._sep, self._mask, self.pad_id = (
+            self._structural_id(folder, names[role]) for role in ("cls", "sep", "mask", "pad")
+        )
+        self._structural = frozenset((self._cls, self._sep, self._mask, self.pad_id))
+        # Blanks in place of special tokens keep the words around them apart, as the released models do for [MASK].
+        added = self.tokenizer.get_added_tokens_decoder().values()
+        self._forged = sorted({t.content for t in added if t.special} | set(names.values()), key=len, reverse=True)
+
+    def rows(self, states: Sequence[str], questions: Mapping[str, Question]) -> list[list[Row]]:
+        """For each state its rows, one per question, in the order given.
+
+        Raises:
+            InputError: a question's options do not fit this model's window.
+        """
+        heads = [self._head(name, question) for name, question in questions.items()]
+        texts = [self._clean(state) for state in states]
+        encoded = self.tokenizer.encode_batch(texts, add_special_tokens=False)
+        return [
+            [self._row(head, text, encoding) for head in heads] for text, encoding in zip(texts, encoded, strict=True)
+        ]
+
+    def _structural_id(self, folder: Path, name: str) -> int:
+        number = self.tokenizer.token_to_id(name)
+        if number is None:
+            raise InputError(f"{folder} has no token {name}; copy the run again or train anew")
+        return number
+
+    def _clean(self, text: str) -> str:
+        for name in self._forged:
+            text = text.replace(name, " ")
+        return text
+
+    def _plain(self, ids: Sequence[int]) -> list[int]:
+        """Without structural tokens, should normalisation have made one out of other text."""
+        return [i for i in ids if i not in self._structural]
+
+    def _encode(self, text: str) -> list[int]:
+        return self._plain(self.tokenizer.encode(self._clean(text), add_special_tokens=False).ids)
+
+    def _head(self, name: str, question: Question) -> _Head:
+        asked = "" if question.instructions is None else _text(question.instructions)
+        instructions = self._encode(f"{question.type} question: {asked}")
+        options = [[self._mask, *self._encode(" " + text)[:OPTION_TOKENS]] for text in option_texts(question)]
+        left = self.head_max_len - sum(map(len, options))
+        if left < MIN_FREE_TOKENS:
+            each = max(MIN_OPTION_TOKENS, (self.head_max_len - MIN_FREE_TOKENS) // len(options))
+            options = [option[:each] for option in options]
+            left = self.head_max_len - sum(map(len, options))
+        ids = [self._cls, *instructions[: max(MIN_INSTRUCTION_TOKENS, left)], self._sep]
+        markers = []
+        for option in options:
+            markers.append(len(ids))
+            ids += option
+        ids.append(self._sep)
+        if len(ids) >= self.max_len:
+            raise InputError(
+                f"question '{name}' has {len(options)} options, which take {len(ids)} of this model's {self.max_len} "
+                "tokens; ask about fewer options or use a model with a longer window"
+            )
+        return _Head(ids, markers, TYPE_IDS[question.type])
+
+    def _row(self, head: _Head, text: str, encoding: Encoding) -> Row:
+        room = self.max_len - len(head.ids) - 1
+        state = self._plain(encoding.ids)
+        truncated = len(state) > room
+        if truncated:
+            state = self._cut(text, encoding, room)
+        return Row([*head.ids, *state, self._sep], head.markers, head.type_id, truncated)
+
+    def _cut(self, text: str, encoding: Encoding, room: int) -> list[int]:
+        at = text.rfind(FINAL_ANSWER) if self.cut == "before_final_answer" else -1
+        if at < 0:
+            return self._plain(encoding.ids)[:room]
+        split = next((i for i, (_, end) in enumerate(encoding.offsets) if end > at), len(encoding.ids))
+        before, answer = self._plain(encoding.ids[:split]), self._plain(encoding.ids[split:])
+        answer = answer[: max(room // 2, room - len(before))]
+        return before[: room - len(answer)] + answer
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer of a folder, with the padding and truncation its makers set switched off.
+
+    Raises:
+        InputError: `tokenizer.json` is missing or broken.
+    """
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        raise InputError(f"{file} is missing; copy the run again or train anew")
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises bare Exception
+        raise InputError(f"{file} is not a tokenizer ({error}); copy the run again or train anew") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _special_names(folder: Path) -> dict[str, str]:
+    """The names of the structural tokens: `tokenizer_config.json`, else `special_tokens_map.json`, else BERT's."""
+    names = {"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]", "pad": "[PAD]"}
+    for file in (folder / "special_tokens_map.json", folder / "tokenizer_config.json"):
+        try:
+            body = json.loads(file.read_bytes()) if file.is_file() else {}
+        except ValueError as error:
+            raise InputError(f"{file} is not JSON ({error}); copy the run again or train anew") from error
+        for role in names:
+            value = body.get(f"{role}_token")
+            if value:
+                names[role] = value["content"] if isinstance(value, dict) else value
+    return names
+
+
+def collate(rows: Sequence[Row], pad_id: int) -> dict[str, NDArray[Any]]:
+    """The model's inputs for some rows, padded to the longest.
+
+    Returns:
+        `input_ids`, `attention_mask` int64 (rows, tokens); `marker_pos` int64 and `marker_mask` bool (rows, options);
+        `qtype` int64 (rows,).
+    """
+    length, options = max(len(row.ids) for row in rows), max(len(row.markers) for row in rows)
+    batch = {
+        "input_ids": np.full((len(rows), length), pad_id, dtype=np.int64),
+        "attention_mask": np.zeros((len(rows), length), dtype=np.int64),
+        "marker_pos": np.zeros((len(rows), options), dtype=np.int64),
+        "marker_mask": np.zeros((len(rows), options), dtype=np.bool_),
+        "qtype": np.array([row.type_id for row in rows], dtype=np.int64),
+    }
+    for i, row in enumerate(rows):
+        batch["input_ids"][i, : len(row.ids)] = row.ids
+        batch["attention_mask"][i, : len(row.ids)] = 1
+        batch["marker_pos"][i, : len(row.markers)] = row.markers
+        batch["marker_mask"][i, : len(row.markers)] = True
+    return batch

@@ -1,0 +1,150 @@
+"""Answers questions with a Laya model: rows in, distributions out, whatever computes the logits."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from observer_core.decision.laya.config import TOKENIZER_DIR, LayaConfig
+from observer_core.decision.laya.layout import Cut, Layout, Row, collate, option_names
+from observer_core.decision.protocol import Answer, Reading
+from observer_core.errors import InputError, ObserverError
+from observer_core.questions import Question
+
+
+class Backend(Protocol):
+    """Computes logits. `rows_at_once` is how many rows it likes to get padded together."""
+
+    rows_at_once: int
+
+    def logits(self, batch: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
+        """Float32 (rows, options) for the inputs of `layout.collate`."""
+        ...
+
+
+class OnnxBackend:
+    """ONNX Runtime on the CPU; imports no torch.
+
+    One row at a time: batching gains nothing on a CPU that one row already keeps busy, and without padding an answer
+    depends on nothing but its own row.
+
+    Raises:
+        InputError: the file is missing or is no usable graph.
+    """
+
+    rows_at_once = 1
+
+    def __init__(self, file: Path) -> None:
+        import onnxruntime as ort
+
+        if not file.is_file():
+            raise InputError(f"{file} is missing; copy the run again or train anew")
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        # Spinning threads would take the cores from the rest of the service between two rows.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        try:
+            self._session = ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # the library's exceptions share no base class but Exception
+            message = " ".join(str(error).split())[:200]
+            raise InputError(f"{file} is not a usable ONNX graph ({message}); copy the run again") from error
+
+    def logits(self, batch: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
+        return self._session.run(["logits"], batch)[0]  # pyright: ignore
+
+
+class TorchBackend:
+    """PyTorch, on the device the model lies on."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model.eval()
+        self._device = next(model.parameters()).device
+        self.rows_at_once = 1 if self._device.type == "cpu" else 64
+
+    def logits(self, batch: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
+        import torch
+
+        with torch.inference_mode():
+            tensors = {name: torch.from_numpy(array).to(self._device) for name, array in batch.items()}
+            return self._model(**tensors).cpu().numpy()
+
+
+class LayaModel:
+    """A `DecisionModel` over a layout and a backend."""
+
+    def __init__(self, layout: Layout, backend: Backend, config: LayaConfig) -> None:
+        self.layout, self._backend = layout, backend
+        self._temperature = np.array(config.temperature, dtype=np.float64)
+
+    @classmethod
+    def open(
+        cls, checkpoint: Path, *, onnx: Path | None = None, max_tokens: int | None = None, cut: Cut = "end"
+    ) -> "LayaModel":
+        """Read a checkpoint folder; with `onnx` the graph computes and torch is never imported.
+
+        Args:
+            max_tokens: tokens of a row, when fewer than the checkpoint's `max_len`.
+            cut: where a state that does not fit is cut.
+
+        Raises:
+            InputError: a file is missing or broken, or `max_tokens` is more than the model has.
+        """
+        config = LayaConfig.load(checkpoint)
+        limit = config.max_len if max_tokens is None else max_tokens
+        if limit > config.max_len:
+            raise InputError(f"max_tokens {limit} is more than the {config.max_len} of {checkpoint}; lower it")
+        layout = Layout(checkpoint / TOKENIZER_DIR, max_len=limit, head_max_len=config.head_max_len, cut=cut)
+        if onnx is not None:
+            return cls(layout, OnnxBackend(onnx), config)
+        from observer_core.decision.laya.checkpoint import load_checkpoint
+
+        return cls(layout, TorchBackend(load_checkpoint(checkpoint)[0]), config)
+
+    def answer(self, states: Sequence[str], questions: Mapping[str, Question]) -> list[dict[str, Answer]]:
+        """One dict (question id → answer) per state, in order."""
+        return [reading.answers for reading in self.read(states, questions)]
+
+    def read(self, states: Sequence[str], questions: Mapping[str, Question]) -> list[Reading]:
+        """The answers for each state, and whether the state was cut for any of them.
+
+        Raises:
+            InputError: a question's options do not fit the model's window.
+            ObserverError: the model gave a number that is not finite.
+        """
+        rows = self.layout.rows(states, questions)
+        names = {name: option_names(question) for name, question in questions.items()}
+        flat = [row for of_state in rows for row in of_state]
+        probabilities = iter(self._probabilities(flat))
+        return [
+            Reading(
+                answers={
+                    name: Answer(question.type, dict(zip(names[name], next(probabilities).tolist(), strict=True)))
+                    for name, question in questions.items()
+                },
+                truncated=any(row.truncated for row in of_state),
+            )
+            for of_state in rows
+        ]
+
+    def _probabilities(self, rows: list[Row]) -> list[NDArray[np.float64]]:
+        order = sorted(range(len(rows)), key=lambda i: len(rows[i].ids))
+        out: list[NDArray[np.float64]] = [np.empty(0)] * len(rows)
+        step = self._backend.rows_at_once
+        for start in range(0, len(order), step):
+            chosen = order[start : start + step]
+            batch = [rows[i] for i in chosen]
+            logits = self._backend.logits(collate(batch, self.layout.pad_id))
+            for i, row, values in zip(chosen, batch, logits, strict=True):
+                out[i] = self._softmax(values[: len(row.markers)], row.type_id)
+        return out
+
+    def _softmax(self, logits: NDArray[np.float32], type_id: int) -> NDArray[np.float64]:
+        scaled = logits.astype(np.float64) / self._temperature[type_id]
+        if not np.isfinite(scaled).all():
+            raise ObserverError(
+                "the decision model gave a number that is not finite; train it anew or load another run"
+            )
+        powers = np.exp(scaled - scaled.max())
+        return powers / powers.sum()

@@ -1,0 +1,94 @@
+"""From a run directory to a scorer."""
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from observer_core.decision.baseline import BaselineModel
+from observer_core.decision.onnx import INT8_GRAPH, INT8_TOLERANCE, TOLERANCE
+from observer_core.decision.scorer import RawScorer, RunScorer, baseline_scorer, state_scorer
+from observer_core.errors import InputError
+from observer_core.rundir import CHECKPOINT, ONNX, Manifest, RunDirectory
+from observer_core.traces.trace import Trace
+
+Backend = Literal["auto", "onnx", "torch"]
+
+
+def load_scorer(run: RunDirectory, *, backend: Backend = "auto") -> RunScorer:
+    """Load a run's model, after checking the sha256 of every file its manifest lists.
+
+    Args:
+        backend: `auto` serves the exported graph when the run has one, else torch. With a graph torch is not imported.
+
+    Raises:
+        InputError: a file is missing, renamed, cut off or altered, holds a number that is not finite, or the family or
+            back end is not available; names the file.
+    """
+    run.verify()
+    return RunScorer(run.manifest, run.version, raw_scorer(run.path, run.manifest, backend=backend))
+
+
+def raw_scorer(folder: Path, manifest: Manifest, *, backend: Backend = "auto") -> RawScorer:
+    """The uncalibrated scorer of a run's folder, sealed or not (see `load_scorer`)."""
+    if manifest.family not in _FAMILIES:
+        raise InputError(
+            f"{folder}: this version cannot load family {manifest.family}; it loads {', '.join(_FAMILIES)}"
+        )
+    return _FAMILIES[manifest.family](folder, manifest, backend)
+
+
+def replay_golden(scorer: RunScorer, run: RunDirectory) -> None:
+    """Score the run's golden traces again and compare with the scores it was saved with.
+
+    Raises:
+        InputError: one differs by more than 1e-4 (0.02 when an int8 graph made them): these are not the weights, the
+            state or the arithmetic that were evaluated.
+    """
+    allowed = INT8_TOLERANCE if run.manifest.onnx.get("served") == INT8_GRAPH else TOLERANCE
+    traces = [Trace.from_json(golden.trace) for golden in run.manifest.golden]
+    for trace, golden, score in zip(traces, run.manifest.golden, scorer.score(traces), strict=True):
+        difference = abs(score.p_wrong_raw - golden.p_wrong_raw)
+        if not difference <= allowed:
+            raise InputError(
+                f"run {run.path}: golden trace {trace.trace_id} scores {score.p_wrong_raw:.6f}, saved as "
+                f"{golden.p_wrong_raw:.6f}; it is not the model that was evaluated, copy the run again or train anew"
+            )
+
+
+def _load_baseline(folder: Path, _manifest: Manifest, _backend: Backend) -> RawScorer:
+    return baseline_scorer(BaselineModel.load(folder / CHECKPOINT))
+
+
+def _load_laya(folder: Path, manifest: Manifest, backend: Backend) -> RawScorer:
+    from observer_core.decision.laya.runtime import LayaModel
+
+    graph = served_graph(folder, manifest, backend)
+    if graph is None and importlib.util.find_spec("torch") is None:
+        raise InputError(f"{folder} has no ONNX graph and torch is not installed; install observer-pipeline[train]")
+    spec = manifest.slice_spec
+    model = LayaModel.open(
+        folder / CHECKPOINT, onnx=graph, max_tokens=spec.get("max_tokens"), cut=spec.get("cut", "end")
+    )
+    return state_scorer(model, manifest)
+
+
+_FAMILIES: dict[str, Callable[[Path, Manifest, Backend], RawScorer]] = {
+    "baseline": _load_baseline,
+    "laya": _load_laya,
+}
+
+
+def served_graph(folder: Path, manifest: Manifest, backend: Backend) -> Path | None:
+    """The graph to serve, `None` for torch.
+
+    Raises:
+        InputError: `onnx` was asked for and the run has no graph.
+    """
+    name = manifest.onnx.get("served")
+    if backend == "torch" or (backend == "auto" and name is None):
+        return None
+    if name is None:
+        why = manifest.onnx.get("note") or "it was trained without one"
+        raise InputError(f"{folder} has no ONNX graph ({why}); load it with torch or train anew")
+    return folder / ONNX / name

@@ -1,0 +1,77 @@
+"""Scores traces with a trained run: state, model, calibration. What every family shares."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from observer_core.decision.baseline import BaselineModel
+from observer_core.decision.calibration import calibrate
+from observer_core.decision.protocol import DecisionModel, Score
+from observer_core.errors import InputError
+from observer_core.rundir import Manifest
+from observer_core.slices import build_state
+from observer_core.traces.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class RawScore:
+    """A score before calibration."""
+
+    p_wrong_raw: float
+    truncated: bool = False
+    answers: dict[str, Any] = field(default_factory=dict)
+
+
+RawScorer = Callable[[Sequence[Trace]], list[RawScore]]
+
+
+def state_scorer(model: DecisionModel, manifest: Manifest) -> RawScorer:
+    """Builds each trace's state and asks the manifest's questions.
+
+    Raises:
+        InputError: the question that decides is not a noul.
+    """
+    decides = manifest.decision_question
+    kind = manifest.questions[decides].type
+    if kind != "noul":
+        raise InputError(f"decision_question '{decides}' is a {kind}; only a noul can decide")
+
+    def score(traces: Sequence[Trace]) -> list[RawScore]:
+        states = [build_state(trace, manifest.slice_spec) for trace in traces]
+        readings = model.read([state.text for state in states], manifest.questions)
+        return [
+            RawScore(
+                p_wrong_raw=reading.answers[decides].noul,
+                truncated=state.truncated or reading.truncated,
+                answers={name: answer.to_json() for name, answer in reading.answers.items() if name != decides},
+            )
+            for state, reading in zip(states, readings, strict=True)
+        ]
+
+    return score
+
+
+def baseline_scorer(model: BaselineModel) -> RawScorer:
+    """Computes the baseline's features; it answers the question that decides and no other."""
+    return lambda traces: [RawScore(p) for p in model.p_wrong_raw(traces).tolist()]
+
+
+class RunScorer:
+    """A `Scorer` over a raw scorer and the calibration of a manifest."""
+
+    def __init__(self, manifest: Manifest, model_version: str, raw: RawScorer) -> None:
+        self.model, self.model_version = manifest.model, model_version
+        self._manifest, self._raw = manifest, raw
+
+    def score(self, traces: Sequence[Trace]) -> list[Score]:
+        """One score per trace, in order; a score does not depend on the other traces."""
+        if not traces:
+            return []
+        raw = self._raw(traces)
+        calibrated = calibrate(np.array([score.p_wrong_raw for score in raw]), self._manifest)
+        return [
+            Score(score.p_wrong_raw, p_wrong, score.truncated, score.answers)
+            for score, p_wrong in zip(raw, calibrated.tolist(), strict=True)
+        ]

@@ -1,0 +1,97 @@
+"""The true share of wrong answers among all traces received, estimated from the few that were kept and reviewed.
+
+What was kept is chosen by its score, so a plain average over it is far off. Traces kept for certain and traces kept at
+random are two strata whose sizes are known, because every trace received has a recorded decision. The rate of each
+is estimated inside and the two are put together in proportion to their sizes. A bootstrap of the weighted mean covers
+far too rarely when the random stratum shows no error yet; Wilson's interval does not have that defect.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from observer_core.metrics.estimate import LEVEL, Estimate, no_number, wilson
+
+
+@dataclass(frozen=True, slots=True)
+class Stratum:
+    """`received` traces, of which `reviewed` have a verdict; `effective` is Kish's effective number of those."""
+
+    name: str
+    received: int
+    reviewed: int
+    effective: float
+    rate: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRate:
+    """The estimate over all traces in scope, its strata, and how many traces had no chance of being kept."""
+
+    estimate: Estimate
+    strata: list[Stratum]
+    out_of_scope: int
+
+    def to_json(self) -> dict[str, Any]:
+        strata = [
+            {"name": s.name, "received": s.received, "reviewed": s.reviewed, "effective": s.effective, "rate": s.rate}
+            for s in self.strata
+        ]
+        return self.estimate.to_json() | {"strata": strata, "out_of_scope": self.out_of_scope}
+
+
+def true_error_rate(
+    keep_probability: Sequence[float],
+    wrong: Sequence[bool | None],
+    review_probability: Sequence[float | None] | None = None,
+    *,
+    level: float = LEVEL,
+) -> ErrorRate:
+    """Estimate the error rate of everything received.
+
+    One entry per trace received, kept or not.
+
+    Args:
+        keep_probability: as recorded with the decision; traces with 0 (a `drop` rule) are out of scope.
+        wrong: the verdict, `None` where nobody looked.
+        review_probability: with which a kept trace was drawn for review; 1 where `None`.
+
+    Within a stratum the rate is the mean weighted by 1 / (keep × review probability), its interval Wilson's at Kish's
+    effective number. Intervals of strata are combined by Newcombe's square-and-add for a weighted sum of proportions
+    (Zou & Donner, Stat. Med. 27, 2008).
+    """
+    keep = np.asarray(keep_probability, dtype=float)
+    seen = np.array([verdict is not None for verdict in wrong], dtype=bool)
+    is_wrong = np.array([bool(verdict) for verdict in wrong], dtype=float)
+    review = np.array([1.0 if p is None else p for p in review_probability or [None] * len(keep)], dtype=float)
+    scope = keep > 0
+    total, reviewed = int(scope.sum()), int((scope & seen).sum())
+    out_of_scope = len(keep) - total
+    strata: list[Stratum] = []
+    value = below = above = 0.0
+    for name, rows in (("kept for certain", keep >= 1), ("kept at random", scope & (keep < 1))):
+        if not rows.any():
+            continue
+        own = rows & seen
+        weight = 1 / (keep[own] * review[own])
+        effective = float(weight.sum() ** 2 / (weight**2).sum()) if own.any() else 0.0
+        rate = float((weight * is_wrong[own]).sum() / weight.sum()) if own.any() else None
+        strata.append(Stratum(name, int(rows.sum()), int(own.sum()), effective, rate))
+        if rate is not None:
+            share = rows.sum() / total
+            lo, hi = wilson(rate, effective, level=level)
+            value += share * rate
+            below += (share * (rate - lo)) ** 2
+            above += (share * (hi - rate)) ** 2
+    unseen = next((stratum.name for stratum in strata if stratum.rate is None), None)
+    if not strata:
+        estimate = no_number("no traces were received", 0)
+    elif unseen is not None:
+        estimate = no_number(f"no trace {unseen} has been reviewed", reviewed)
+    else:
+        estimate = Estimate(
+            float(value), float(max(0.0, value - below**0.5)), float(min(1.0, value + above**0.5)), reviewed
+        )
+    return ErrorRate(estimate, strata, out_of_scope)

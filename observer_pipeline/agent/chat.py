@@ -1,0 +1,69 @@
+"""The agent in ADK's chat UI, and the questions it can be asked."""
+
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from observer_core.errors import InputError
+from observer_pipeline.agent.hotpot import read_hotpot
+from observer_pipeline.agent.questions import AgentQuestion, Paragraph
+from observer_pipeline.agent.world import generate_world
+
+AGENTS_FOLDER = Path(__file__).with_name("chat_agents")
+SOURCE_VARIABLE = "OBSERVER_CHAT_SOURCE"
+SAMPLE_QUESTIONS = 40
+
+_Asgi = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
+
+
+def sample_questions(source: str | None) -> list[AgentQuestion]:
+    """The questions a chat or a single run can be asked: of a HotpotQA file, else of the generated world."""
+    return read_hotpot(Path(source)) if source else list(generate_world(SAMPLE_QUESTIONS, seed=0))
+
+
+def all_paragraphs(questions: list[AgentQuestion]) -> list[Paragraph]:
+    """The paragraphs of all questions, each title once."""
+    return list({p.title: p for question in questions for p in question.paragraphs}.values())
+
+
+def serve_chat(port: int, *, endpoint: str | None, project: str, source: str | None) -> None:
+    """Serve ADK's chat UI on loopback until interrupted; every message becomes a trace, exported to `endpoint`.
+
+    Raises:
+        InputError: the port is in use.
+    """
+    _check_port(port)
+    import uvicorn
+    from google.adk.cli.fast_api import get_fast_api_app
+
+    from observer_pipeline.agent.tracing import install_tracing
+
+    tracing = install_tracing(service_name="observer-agent-chat", project=project, endpoint=endpoint)
+    if source:
+        os.environ[SOURCE_VARIABLE] = str(Path(source).resolve())
+    app = get_fast_api_app(
+        agents_dir=str(AGENTS_FOLDER),
+        session_service_uri="memory://",
+        artifact_service_uri="memory://",
+        web=True,
+        port=port,
+    )
+    uvicorn.run(_without_http_spans(app), host="127.0.0.1", port=port, log_level="warning")
+    tracing.flush()
+
+
+def _without_http_spans(app: _Asgi) -> _Asgi:
+    """Keep FastAPI from tracing the UI's requests: they would become traces of their own, and roots of the agent's."""
+
+    async def wrapped(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        await app(scope | {"fastapi.telemetry": None} if scope["type"] != "lifespan" else scope, receive, send)
+
+    return wrapped
+
+
+def _check_port(port: int) -> None:
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", port)) == 0:
+            raise InputError(f"port {port} is in use; choose another with --port")

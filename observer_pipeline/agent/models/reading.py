@@ -1,0 +1,253 @@
+"""How the offline model understands questions and reads paragraphs: word cues and nearest values, no hidden knowledge.
+
+A question is taken apart into what it names (anchors), the relations it asks for in the order they must be followed,
+and, for comparisons, what is compared. A paragraph is read by looking for a relation's cue words and taking the nearest
+value of the right kind. Both are shallow on purpose: they err where the wording is unusual or another value is closer.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from observer_pipeline.agent.models.relations import RELATIONS, Kind, Relation
+
+Form = Literal["chain", "larger", "smaller", "same"]
+
+
+BY_NAME = {relation.name: relation for relation in RELATIONS}
+
+# What a bare comparison adjective is about is decided from the page: the first of these that it states.
+_AGE = ("birth_year", "founded", "released", "completed")
+_EXTENT = ("length", "pages")
+_SMALLER = re.compile(r"\b(older|first|earlier|fewer|shorter|smaller)\b")
+_LARGER = re.compile(r"\b(younger|later|more|longer|larger|taller|higher|populous|recent|tall)\b")
+_AGE_WORD = re.compile(r"\b(older|younger|first|earlier|later|recent)\b")
+
+_MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
+_DATE = re.compile(rf"\b\d{{1,2}} (?:{_MONTHS}) \d{{4}}\b|\b(?:{_MONTHS}) \d{{1,2}}, \d{{4}}\b")
+_YEAR = re.compile(r"\b(?:1[0-9]|20)\d\d\b(?!,)")
+_NUMBER = re.compile(rf"\b\d{{1,3}}(?:,\d{{3}})+\b|\b\d{{1,3}}\b(?! (?:{_MONTHS}))")
+_NATIONALITY = re.compile(r"[A-Z][a-z]+(?:ian|ese|ish|can)")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_OPENERS = _words(
+    "what which who whom whose where when why how in on into at from did do does were was are is has have "
+    "the a an if of"
+)
+_LINKS = _words("of the and & at for in de von van")
+_PRONOUNS = _words("it its he his she her they their in after although about some born shot begun finished over an a")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A question taken apart: what it names, the relations in the order to follow, and the form of the answer."""
+
+    text: str
+    form: Form
+    anchors: tuple[str, ...]
+    relations: tuple[Relation, ...]
+    wanted: Kind
+
+
+def understand(question: str) -> Ask:
+    """Take a question apart."""
+    anchors = name_spans(question, question_opening=True)
+    position = question.find(anchors[0]) if anchors else len(question)
+    found = _relations(question, anchors)
+    before = sorted((item for item in found if item[0] < position), key=lambda item: -item[0])
+    after = sorted(item for item in found if item[0] >= position)
+    relations = tuple(BY_NAME[name] for _, name in (*before, *after))
+    lowered = question.lower()
+    form: Form = "chain"
+    if len(anchors) >= 2 and " or " in lowered and (_SMALLER.search(lowered) or _LARGER.search(lowered)):
+        form = "smaller" if _SMALLER.search(lowered) else "larger"
+    elif len(anchors) >= 2 and re.match(r"(did|do|does|were|was|are|is)\b", lowered):
+        form = "same"
+    return Ask(question, form, tuple(anchors), relations, _wanted(lowered, relations))
+
+
+def _relations(question: str, anchors: Sequence[str]) -> list[tuple[int, str]]:
+    """(position, name) of each relation asked for; words taken by one relation are not free for the next."""
+    rest = question.lower()
+    for anchor in anchors:  # a title's own words ask for nothing
+        rest = rest.replace(anchor.lower(), " " * len(anchor))
+    found = []
+    for relation in RELATIONS:
+        for pattern in relation.asks:
+            match = re.search(pattern, rest)
+            if not match:
+                continue
+            spans = [match.span(i) for i in range(1, (match.re.groups or 0) + 1)] or [match.span()]
+            for start, end in spans:
+                rest = rest[:start] + "_" * (end - start) + rest[end:]
+            found.append((spans[0][0], relation.name))
+            break
+    return found
+
+
+def _wanted(lowered: str, relations: Sequence[Relation]) -> Kind:
+    if re.search(r"\b(what|which) year\b", lowered):
+        return "year"
+    if re.match(r"(when|on what date)\b", lowered):
+        return "date" if "born" in lowered else "year"
+    if re.match(r"how (many|long|much|tall|high)\b", lowered):
+        return "number"
+    return relations[-1].kind if relations else "name"
+
+
+def compared(ask: Ask) -> tuple[Relation, ...]:
+    """The relations a comparison may be about, likeliest first."""
+    lowered = ask.text.lower()
+    named = tuple(r for r in ask.relations if r.kind in ("number", "year", "date"))
+    if named:
+        return named
+    if _AGE_WORD.search(lowered):
+        return tuple(BY_NAME[name] for name in _AGE)
+    return tuple(BY_NAME[name] for name in _EXTENT)
+
+
+def name_spans(text: str, *, question_opening: bool = False) -> list[str]:
+    """Runs of capitalised words, joined across small words; dates are none, nor is a sentence's common opening word."""
+    tokens = re.findall(r"[\w'’.&()/-]+|[,;:?!\"“”]", text)
+    spans: list[list[str]] = []
+    current: list[str] = []
+
+    def close() -> None:
+        while current and current[-1].lower() in _LINKS:
+            current.pop()
+        if current:
+            spans.append(current.copy())
+        current.clear()
+
+    for i, token in enumerate(tokens):
+        following = tokens[i + 1] if i + 1 < len(tokens) else ""
+        capital = token[0].isupper() or (bool(current) and token[0].isdigit())
+        opening = i == 0 or (tokens[i - 1].endswith((".", "?", "!")) and not current)
+        common = token.lower() in (_OPENERS if question_opening else _PRONOUNS)
+        if re.fullmatch(_MONTHS, token) and (following[:1].isdigit() or (i and tokens[i - 1].isdigit())):
+            close()  # a date, not a name
+            continue
+        if capital and not (opening and common and not (token in ("The", "A", "An") and following[:1].isupper())):
+            current.append(token)
+            if len(token) > 2 and token.endswith(".") and not token[:-1].endswith("."):
+                close()
+        elif current and token.lower() in _LINKS and _continues(tokens, i):
+            current.append(token)
+        else:
+            close()
+    close()
+    return [" ".join(span).rstrip(".") for span in spans]
+
+
+def _continues(tokens: list[str], i: int) -> bool:
+    """Whether the small word at `i` belongs to a name: `of Prundon`, `and the Glass Wall`, but not `and Grevia`."""
+    following = tokens[i + 1 : i + 3]
+    if not following:
+        return False
+    if tokens[i].lower() == "and":
+        return following[0] in ("the", "a") and len(following) > 1 and following[1][0].isupper()
+    return following[0][0].isupper() or (
+        following[0] in ("the", "a") and len(following) > 1 and following[1][0].isupper()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A value found in a paragraph; `sure` when a cue word pointed to it."""
+
+    value: str
+    sure: bool
+
+
+def read(text: str, title: str, relation: Relation, cues: Sequence[str], *, skim: bool = False) -> Reading | None:
+    """Look for a relation in a paragraph.
+
+    Args:
+        cues: those of the relation's cue words that the reader knows, tried in this order.
+        skim: take the first value of the right kind in the sentence instead of the nearest to the cue.
+    """
+    for cue in cues:
+        for sentence in _sentences(text):
+            lowered = sentence.lower()
+            match = re.search(rf"\b{re.escape(cue)}\b", lowered)
+            if not match:
+                continue
+            values = _values(sentence, relation.kind, title)
+            if values:
+                best = values[0] if skim else min(values, key=lambda item: _distance(item, match.span()))
+                return Reading(best[2], True)
+    return None
+
+
+def guess(text: str, title: str, kind: Kind, question: str) -> Reading | None:
+    """Without a cue: a value of the right kind from the sentence that shares most words with the question."""
+    words = set(re.findall(r"\w{4,}", question.lower()))
+    best: tuple[int, str] | None = None
+    for sentence in _sentences(text):
+        values = [v for v in _values(sentence, kind, title) if v[2].lower() not in question.lower()]
+        shared = len(words & set(re.findall(r"\w{4,}", sentence.lower())))
+        if values and (best is None or shared > best[0]):
+            best = (shared, values[0][2])
+    return Reading(best[1], False) if best else None
+
+
+def _sentences(text: str) -> list[str]:
+    return [part for part in re.split(r"(?<=[a-z0-9)][.?!])\s+(?=[A-Z\"])", text) if part]
+
+
+def _distance(item: tuple[int, int, str], cue: tuple[int, int]) -> int:
+    """Characters between a value and the cue; what stands before the cue counts as farther away."""
+    start, end, _ = item
+    return start - cue[1] if start >= cue[1] else 2 * (cue[0] - end) + 8
+
+
+def _values(sentence: str, kind: Kind, title: str) -> list[tuple[int, int, str]]:
+    """(start, end, text) of the values of a kind in a sentence."""
+    if kind == "trade":
+        match = re.search(
+            r"\b(?:(?:is|was) an?|active in|in the|manufacturer in) ((?:[\w-]+ )*?[\w-]+)(?= trade|[.,]| and | from )",
+            sentence,
+        )
+        if not match:
+            return []
+        words = [word for word in match[1].split() if not word[0].isupper()]
+        return [(match.start(1), match.end(1), " ".join(words))] if words else []
+    if kind == "name":
+        own = plain(title)
+        found, at = [], 0
+        for span in name_spans(sentence):
+            at = max(at, sentence.find(span, at))
+            if plain(span) != own and not _NATIONALITY.fullmatch(span):
+                found.append((at, at + len(span), span))
+        return found
+    pattern = {"date": _DATE, "year": _YEAR, "number": _NUMBER}[kind]
+    return [(m.start(), m.end(), m[0]) for m in pattern.finditer(sentence)]
+
+
+def plain(name: str) -> str:
+    """A name for comparing: lower case, without article, bracketed addition and punctuation."""
+    name = re.sub(r"\s*\([^)]*\)$", "", name).lower()
+    name = re.sub(r"^(the|a|an) ", "", name)
+    return " ".join(re.findall(r"\w+", name))
+
+
+def overlap(a: str, b: str) -> float:
+    """The share of the words of `a` that occur in `b`, in [0, 1]."""
+    ours, theirs = set(plain(a).split()), set(plain(b).split())
+    return len(ours & theirs) / len(ours) if ours else 0.0
+
+
+def as_size(value: str) -> tuple[int, ...] | None:
+    """Numbers, years and dates as something that can be ordered; None when it is none of them."""
+    if _DATE.fullmatch(value):
+        names = _MONTHS.split("|")
+        month = next(i for i, name in enumerate(names) if name in value)
+        numbers = [int(n) for n in re.findall(r"\d+", value)]
+        return max(numbers), month, min(numbers)
+    digits = value.replace(",", "")
+    return (int(digits),) if digits.isdigit() else None

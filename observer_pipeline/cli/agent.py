@@ -1,0 +1,136 @@
+"""`observer agent run|generate|chat`: the test agent from the command line."""
+
+import asyncio
+import json
+import random
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from observer_core.traces.trace import Trace
+from observer_pipeline.cli.progress import progress_bar
+
+Endpoint = Annotated[str | None, typer.Option(help="Export spans by OTLP/HTTP, for example to http://127.0.0.1:4318")]
+Hotpotqa = Annotated[Path | None, typer.Option(help="Questions and paragraphs from a HotpotQA file, not the world")]
+Project = Annotated[str, typer.Option(help="Project name on the spans")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON")]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help="The test agent: one question, a batch with seeded faults, a chat.")
+    group.command("run")(run)
+    group.command("generate")(generate)
+    group.command("chat")(chat)
+    app.add_typer(group, name="agent")
+
+
+def run(
+    question: Annotated[str, typer.Argument(help="What to ask; `observer agent chat` prints samples")],
+    endpoint: Endpoint = None,
+    hotpotqa: Hotpotqa = None,
+    project: Project = "observer",
+    as_json: AsJson = False,
+) -> None:
+    """Ask the agent one question over the paragraphs of a sample world, or of a HotpotQA file."""
+    from observer_pipeline.agent.chat import all_paragraphs, sample_questions
+    from observer_pipeline.agent.generate import probe_endpoint
+    from observer_pipeline.agent.models.offline import OfflineLlm
+    from observer_pipeline.agent.questions import Paragraph
+    from observer_pipeline.agent.runner import Budget, RunRecord, run_agent
+    from observer_pipeline.agent.tools import ParagraphIndex, Toolbox
+    from observer_pipeline.agent.tracing import install_tracing
+
+    paragraphs: list[Paragraph] = all_paragraphs(sample_questions(str(hotpotqa) if hotpotqa else None))
+    if endpoint:
+        probe_endpoint(endpoint)
+    tracing = install_tracing(service_name="observer-agent", project=project, endpoint=endpoint)
+    budget = Budget()
+    toolbox = Toolbox(ParagraphIndex(paragraphs), budget.tool_calls)
+    record: RunRecord = asyncio.run(run_agent(question, model=OfflineLlm(), toolbox=toolbox, budget=budget))
+    tracing.flush()
+    trace = Trace(
+        question=record.question,
+        final_answer=record.answer,
+        trace_id=record.trace_id,
+        tool_calls=record.calls,
+        evidence=record.evidence,
+        model="offline",
+        stop_reason=record.stop_reason,
+        steps=record.steps,
+        latency_ms=record.latency_ms,
+    )
+    if as_json:
+        print(json.dumps(trace.to_json(), ensure_ascii=False))
+        return
+    for number, call in enumerate(trace.tool_calls, 1):
+        print(f"{number}. {call.name}({call.args!r}) -> {call.status}")
+    print(record.cleaned or "(no answer)")
+    print(f"trace {trace.trace_id}, {record.stop_reason} after {record.steps} model calls", file=sys.stderr)
+
+
+def generate(
+    questions: Annotated[int, typer.Option(min=1, help="How many runs, one per question")],
+    out: Annotated[Path, typer.Option(help="New folder for traces.jsonl and ledger.jsonl")],
+    faults: Annotated[str, typer.Option(help="natural, seed4, or a YAML plan")] = "natural",
+    seed: Annotated[int, typer.Option(help="Same seed, same traces")] = 0,
+    endpoint: Endpoint = None,
+    hotpotqa: Hotpotqa = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that run the agent")] = 1,
+    project: Project = "observer",
+    as_json: AsJson = False,
+) -> None:
+    """Make labeled traces: gold labels beside the traces, seeded faults in a ledger, never in the spans."""
+    from observer_pipeline.agent.faults import FaultPlan
+    from observer_pipeline.agent.generate import LEDGER_FILE, TRACES_FILE, GenerateOptions
+    from observer_pipeline.agent.generate import generate as generate_traces
+
+    options = GenerateOptions(
+        questions=questions,
+        seed=seed,
+        faults=FaultPlan.parse(faults, seed=seed),
+        workers=workers,
+        endpoint=endpoint,
+        project=project,
+        source=str(hotpotqa) if hotpotqa else None,
+    )
+    with progress_bar() as progress:
+        result = generate_traces(options, out=out, progress=progress)
+    labels = {
+        fault: dict(Counter(trace.label for trace in result.traces if trace.failure_type == kind))
+        for kind, fault in [(None, "natural"), *((kind, kind) for kind in options.faults.rates)]
+    }
+    summary = {
+        "traces": len(result.traces),
+        "labels": labels,
+        "spans_delivered": result.spans_delivered,
+        "files": [str(out / TRACES_FILE), str(out / LEDGER_FILE)],
+    }
+    if as_json:
+        print(json.dumps(summary))
+        return
+    print(f"{len(result.traces)} traces in {out / TRACES_FILE}, their faults in {out / LEDGER_FILE}")
+    for fault, counts in labels.items():
+        print(f"  {fault}: {', '.join(f'{counts.get(label, 0)} {label}' for label in ('correct', 'partial', 'wrong'))}")
+    if endpoint:
+        print(f"{result.spans_delivered} spans delivered to {endpoint}")
+
+
+def chat(
+    port: Annotated[int, typer.Option(help="Port of the chat UI on loopback")] = 8000,
+    endpoint: Endpoint = "http://127.0.0.1:4318",
+    hotpotqa: Hotpotqa = None,
+    project: Project = "observer",
+) -> None:
+    """Open ADK's chat UI on the agent; every message becomes a trace, exported to the endpoint."""
+    from observer_pipeline.agent.chat import sample_questions, serve_chat
+
+    source = str(hotpotqa) if hotpotqa else None
+    samples = sample_questions(source)
+    print(f"Chat: http://127.0.0.1:{port}  (spans go to {endpoint}; Ctrl-C stops)\nAsk for example:")
+    for question in random.Random(0).sample(samples, min(6, len(samples))):
+        print(f"  {question.question}")
+    sys.stdout.flush()
+    serve_chat(port, endpoint=endpoint, project=project, source=source)

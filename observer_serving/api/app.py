@@ -1,0 +1,79 @@
+"""The JSON API, the dashboard and the reference as one FastAPI application."""
+
+import math
+from pathlib import Path
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from observer_core.errors import InputError, ObserverError
+from observer_serving.api import decisions, operations, switches, traces
+from observer_serving.api.auth import KeyGuard
+from observer_serving.api.parts import Parts
+from observer_serving.api.schemas import ErrorBody
+from observer_serving.receive.status import RefusedError
+
+PAGES = Path(__file__).parent / "pages"
+_ERRORS = {code: {"model": ErrorBody} for code in (400, 401, 404, 503)}
+
+
+def build_api(parts: Parts, *, api_key: str | None) -> FastAPI:
+    """The application on the API port."""
+    api = FastAPI(
+        title="Observer",
+        summary="Scores every agent trace and keeps the suspicious ones.",
+        version=parts.version,
+        docs_url=None,  # FastAPI's own pages load their scripts from a CDN
+        redoc_url=None,
+        responses=_ERRORS,  # pyright: ignore[reportArgumentType]
+    )
+    guarded = [Depends(KeyGuard(api_key))]
+    for module in (traces, decisions, switches):
+        api.include_router(module.router(parts), dependencies=guarded)
+    api.include_router(operations.router(parts), dependencies=guarded)
+    api.include_router(operations.health(parts))
+    for path, page in (("/", "dashboard.html"), ("/docs", "docs.html")):
+        _serve_page(api, path, (PAGES / page).read_text(encoding="utf-8"))
+    _answer_errors(api)
+    return api
+
+
+def _serve_page(api: FastAPI, path: str, html: str) -> None:
+    @api.get(path, include_in_schema=False)
+    def page() -> HTMLResponse:
+        return HTMLResponse(html)
+
+
+def _answer_errors(api: FastAPI) -> None:
+    """Every error, also the framework's own, as `{"error": one line}`."""
+
+    @api.exception_handler(RefusedError)
+    def refused(_: Request, error: RefusedError) -> Response:
+        headers = {}
+        if error.retry_after is not None:
+            headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+        return _error(error.kind.http, error.message, headers)
+
+    @api.exception_handler(InputError)
+    def bad_input(_: Request, error: InputError) -> Response:
+        return _error(400, str(error))
+
+    @api.exception_handler(ObserverError)
+    def failed(_: Request, error: ObserverError) -> Response:
+        return _error(503, str(error), {"Retry-After": "1"})
+
+    @api.exception_handler(RequestValidationError)
+    def invalid(_: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
+        return _error(400, f"field '{where}': {first['msg']}" if where else f"body: {first['msg']}")
+
+    @api.exception_handler(HTTPException)
+    def http_error(_: Request, error: HTTPException) -> Response:
+        return _error(error.status_code, f"{error.detail}; see /docs", dict(error.headers or {}))
+
+
+def _error(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"error": text}, status_code=status, headers=headers)

@@ -1,0 +1,38 @@
+"""What the API may reach of the running service."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from observer_serving.active import Switchboard
+from observer_serving.buffer.record import DecisionRecord
+from observer_serving.buffer.wal import WriteAheadLog
+from observer_serving.clock import Clock
+from observer_serving.decide import Decider
+from observer_serving.engine import Engine
+from observer_serving.export import Exporter
+from observer_serving.metrics import Metrics
+from observer_serving.receive.receiver import Gate, Receiver
+from observer_serving.score import ScoringThread
+from observer_serving.stats import Stats
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The running service, piece by piece; `listeners` gives the addresses it listens on."""
+
+    version: str
+    receiver: Receiver
+    gate: Gate
+    record: DecisionRecord
+    wal: WriteAheadLog
+    engine: Engine
+    scoring: ScoringThread
+    decider: Decider
+    switchboard: Switchboard
+    exporters: Sequence[Exporter]
+    metrics: Metrics
+    stats: Stats
+    clock: Clock
+    max_request: int
+    listeners: Callable[[], dict[str, Any]]

@@ -1,0 +1,226 @@
+"""The service put together: what is built in which order, how it starts, drains and stops.
+
+Start: lock the state folder, bind the ports, check the model, read the log back, then listen.
+Stop (SIGTERM, Ctrl-C): refuse new work with 503, decide what is open within the drain deadline, close the ports last,
+so that clients are told to come back and never meet a closed door. What could not be decided waits in the log.
+"""
+
+import asyncio
+import fcntl
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from observer_core.errors import InputError
+from observer_core.home import Home
+from observer_serving.active import Switchboard, load_model, read_active
+from observer_serving.api.app import build_api
+from observer_serving.api.parts import Parts
+from observer_serving.assemble import Assembler
+from observer_serving.buffer.record import DecisionRecord
+from observer_serving.buffer.wal import WriteAheadLog
+from observer_serving.clock import Clock, SystemClock
+from observer_serving.config import ExporterSettings, Settings, split_address
+from observer_serving.decide import Decider
+from observer_serving.deliver import Delivery
+from observer_serving.engine import Engine
+from observer_serving.export import OtlpHttpExporter
+from observer_serving.export.queue import EXPORT_FOLDER
+from observer_serving.listen import GrpcListener, HttpListener, bind
+from observer_serving.metrics import Metrics
+from observer_serving.receive.grpc import build_server
+from observer_serving.receive.http import OtlpHttp
+from observer_serving.receive.receiver import Gate, Receiver
+from observer_serving.score import ScoringThread
+from observer_serving.spool import Spool
+from observer_serving.stats import Stats
+
+log = logging.getLogger(__name__)
+
+LOCK_FILE = "lock"
+RECORD_FILE = "decisions.sqlite"
+WAL_FOLDER = "wal"
+
+
+class App:
+    """One service over one state folder. `start`, then `stop`; or `run` until a signal."""
+
+    def __init__(self, settings: Settings, home: Home, *, clock: Clock | None = None) -> None:
+        """Build everything and bind the ports; nothing runs yet.
+
+        Raises:
+            InputError: the folder cannot be written or is in use, a port is taken, the model does not pass its checks.
+            ObserverError: the decision record cannot be opened.
+        """
+        self.settings = settings
+        self._folder = home.ensure(home.serving)
+        self._lock = _lock(self._folder / LOCK_FILE)
+        clock = clock or SystemClock()
+        api_key = settings.api_key.get_secret_value() if settings.api_key else None
+        sockets = {
+            name: bind(name, address)
+            for name in ("api", "otlp_http")
+            if (address := getattr(settings.listen, name)) is not None
+        }
+        metrics, stats = Metrics(), Stats(clock.monotonic())
+        active = read_active(self._folder, settings)
+        loaded = load_model(active.model)
+        self.record = DecisionRecord(self._folder / RECORD_FILE)
+        self.wal = WriteAheadLog(
+            home.ensure(settings.buffer.dir or self._folder / WAL_FOLDER),
+            lambda entries: self.engine.accept(entries),
+            sync=settings.buffer.fsync,
+            max_bytes=settings.buffer.max_bytes,
+            max_waiting_bytes=settings.receive.max_waiting,
+        )
+        decider = Decider(self._folder, active.policy, clock, initial_scores=loaded.validation_scores)
+        self.scoring = ScoringThread(
+            loaded.scorer,
+            lambda scored: self.engine.put(scored),
+            clock,
+            metrics,
+            deadline=settings.scorer.deadline,
+            max_batch=settings.scorer.max_batch,
+        )
+        self._spool = Spool(home.ensure(home.spool), max_rows=settings.spool.max_rows, max_age_s=settings.spool.max_age)
+        self.exporters = [self._exporter(one) for one in settings.exporters]
+        delivery = Delivery(
+            self.record,
+            self.wal.release,
+            self._spool,
+            self.exporters,
+            metrics,
+            settle_after=settings.spool.max_age,
+            settle_rows=settings.spool.max_rows,
+        )
+        self.engine = Engine(
+            assembler=Assembler(settings.assembly.limits()),
+            scoring=self.scoring,
+            decider=decider,
+            record=self.record,
+            delivery=delivery,
+            release=self.wal.release,
+            clock=clock,
+            metrics=metrics,
+            stats=stats,
+            # After a restart a trace waits at least the quiet period: its client may be sending again right now.
+            max_age=settings.assembly.timeout - settings.assembly.quiet_period,
+        )
+        self._gate = Gate(settings.assembly.max_total_bytes, lambda: self.engine.backlog_bytes)
+        receiver = Receiver(self.wal, self._gate, clock, metrics)
+        parts = Parts(
+            version=version("observer-pipeline"),
+            receiver=receiver,
+            gate=self._gate,
+            record=self.record,
+            wal=self.wal,
+            engine=self.engine,
+            scoring=self.scoring,
+            decider=decider,
+            switchboard=Switchboard(self._folder, active, self.scoring, decider, clock, metrics),
+            exporters=self.exporters,
+            metrics=metrics,
+            stats=stats,
+            clock=clock,
+            max_request=settings.receive.max_request,
+            listeners=lambda: self.addresses,
+        )
+        self._listeners: dict[str, HttpListener | GrpcListener] = {}
+        applications: dict[str, Callable[[], Any]] = {
+            "api": lambda: build_api(parts, api_key=api_key),
+            "otlp_http": lambda: OtlpHttp(receiver, max_request=settings.receive.max_request, api_key=api_key),
+        }
+        for name, sock in sockets.items():
+            self._listeners[name] = HttpListener(sock, applications[name]())
+        self._grpc = (
+            (lambda: build_server(receiver, max_request=settings.receive.max_request, api_key=api_key))
+            if settings.listen.otlp_grpc is not None
+            else None
+        )
+        self.addresses: dict[str, str] = {}
+        """Name → `host:port` of every listener, once it listens."""
+
+    def _exporter(self, settings: ExporterSettings) -> OtlpHttpExporter:
+        return OtlpHttpExporter(
+            settings.name,
+            settings.endpoint,
+            self._folder / EXPORT_FOLDER / settings.name,
+            project=settings.project,
+            headers={key: value.get_secret_value() for key, value in settings.headers.items()},
+            annotate=settings.annotate,
+            on_outcome=lambda outcome: self.engine.put(outcome),
+        )
+
+    async def start(self) -> None:
+        """Read the log back, start the threads, listen.
+
+        Raises:
+            InputError: the gRPC port is taken.
+        """
+        if self._grpc is not None and self.settings.listen.otlp_grpc is not None:
+            self._listeners["otlp_grpc"] = GrpcListener(self._grpc(), self.settings.listen.otlp_grpc)
+        await asyncio.to_thread(lambda: self.engine.resume(self.wal.replay()))
+        self.wal.start()
+        self.scoring.start()
+        for exporter in self.exporters:
+            exporter.start()
+        self.engine.start()
+        for name, listener in self._listeners.items():
+            await listener.start()
+            host, _ = split_address(getattr(self.settings.listen, name))
+            self.addresses[name] = f"[{host}]:{listener.port}" if ":" in host else f"{host}:{listener.port}"
+        log.info("listening", extra={"fields": {"listen": self.addresses}})
+
+    async def stop(self) -> None:
+        """Drain within the deadline, then stop listening and close everything."""
+        deadline = time.monotonic() + self.settings.drain
+        self._gate.draining = True
+        await asyncio.to_thread(self.wal.flush)
+        await asyncio.to_thread(self.engine.drain, max(1.0, deadline - time.monotonic()))
+        for exporter in self.exporters:
+            await asyncio.to_thread(exporter.stop, max(1.0, deadline - time.monotonic()))
+        for listener in self._listeners.values():
+            await listener.stop()
+        self.addresses = {}
+        self.wal.close()
+        self.scoring.stop()
+        self.record.close()
+        os.close(self._lock)
+
+    async def run(self, *, on_ready: Callable[["App"], None] | None = None) -> None:
+        """Serve until SIGTERM or SIGINT; a second signal ends the drain."""
+        loop = asyncio.get_running_loop()
+        stopping = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stopping.set)
+        await self.start()
+        if on_ready is not None:
+            on_ready(self)
+        await stopping.wait()
+        log.info("draining", extra={"fields": {"open_traces": self.engine.open_traces}})
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+        await self.stop()
+
+
+def create_app(settings: Settings, home: Home | None = None, *, clock: Clock | None = None) -> App:
+    """The service for these settings over `home` (default: `OBSERVER_HOME`)."""
+    return App(settings, home or Home.from_env(), clock=clock)
+
+
+def _lock(file: Path) -> int:
+    """Hold the state folder: two services over one log would decide twice."""
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise InputError(
+            f"another service uses {file.parent}; stop it or set OBSERVER_HOME to another folder"
+        ) from None
+    return descriptor

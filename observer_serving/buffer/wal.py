@@ -1,0 +1,322 @@
+"""The write-ahead log: what is acknowledged is on disk first.
+
+Append-only segments of checksummed entries. One thread writes: it takes everything that waits, writes it, syncs once
+and only then acknowledges (group commit). Every item of an entry holds its segment until it is released; a segment
+nobody holds is deleted. A damaged tail (power cut in mid-write) is never an acknowledged entry: reported and skipped.
+"""
+
+import asyncio
+import logging
+import os
+import struct
+import threading
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from observer_core.errors import ObserverError
+from observer_core.files import fsync_dir
+from observer_serving.buffer.received import Received
+
+log = logging.getLogger(__name__)
+
+_MAGIC = b"OBSR"
+_ENTRY = struct.Struct("<4sII")  # magic, length, crc32 of the payload
+_SUFFIX = ".wal"
+_MAX_COMMIT_BYTES = 32 << 20
+
+_sync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
+
+
+class BufferUnavailableError(ObserverError):
+    """The log cannot take more now (disk full, too much waiting): the client should come back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """An entry that is on disk, and the segment that holds it."""
+
+    segment: int
+    received: Received
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes of a segment that could not be read back."""
+
+    file: Path
+    offset: int
+    size: int
+
+
+@dataclass(slots=True)
+class _Waiting:
+    received: Received
+    payload: bytes
+    done: Callable[[BufferUnavailableError | None], None]
+
+
+@dataclass(slots=True)
+class _Segment:
+    path: Path
+    size: int = 0
+    held: int = 0
+
+
+@dataclass(slots=True)
+class _Writer:
+    number: int
+    descriptor: int
+    segment: _Segment
+
+
+class WriteAheadLog:
+    """The log in `folder`. Call `replay` once, then `start`; `append` from the event loop, `release` from any thread.
+
+    Args:
+        folder: where the segments lie.
+        on_commit: called on the writer's thread, in log order, with entries that are on disk, before they are
+            acknowledged.
+        sync: whether an entry is synced to the disk before it is acknowledged; without it `kill -9` loses nothing but
+            a power cut may.
+        segment_bytes: a segment above this size is followed by a new one.
+        max_bytes: all segments together; above it `append` refuses.
+        max_waiting_bytes: entries waiting for the writer; above it `append` refuses.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        on_commit: Callable[[list[Logged]], None],
+        *,
+        sync: bool = True,
+        segment_bytes: int = 64 << 20,
+        max_bytes: int = 8 << 30,
+        max_waiting_bytes: int = 256 << 20,
+    ) -> None:
+        self._folder = folder
+        self._on_commit = on_commit
+        self._sync = sync
+        self._segment_bytes = segment_bytes
+        self._max_bytes = max_bytes
+        self._max_waiting_bytes = max_waiting_bytes
+        self._segments: dict[int, _Segment] = {}
+        self._lock = threading.Condition()
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_bytes = 0
+        self._writer: _Writer | None = None
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="observer-wal", daemon=True)
+        self._next = 1
+        self.damage: list[Damage] = []
+        self.failure: str | None = None
+        """Why the last write failed; `None` once one has succeeded again."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in list(self._segments.values()))
+
+    @property
+    def segments(self) -> int:
+        return len(self._segments)
+
+    def replay(self) -> Iterator[Logged]:
+        """Every readable entry of the segments found, oldest first; each item holds its segment again."""
+        for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
+            number = int(path.stem, 16)
+            self._next = max(self._next, number + 1)
+            segment = self._segments[number] = _Segment(path, size=path.stat().st_size)
+            for payload in self._entries(path):
+                received = Received.decode(payload)
+                segment.held += len(received.items)
+                yield Logged(number, received)
+        self._reclaim()
+
+    def _entries(self, path: Path) -> Iterator[bytes]:
+        data = path.read_bytes()
+        position = 0
+        while position < len(data):
+            payload = _entry_at(data, position)
+            if payload is not None:
+                yield payload
+                position += _ENTRY.size + len(payload)
+                continue
+            resume = data.find(_MAGIC, position + 1)
+            while resume != -1 and _entry_at(data, resume) is None:
+                resume = data.find(_MAGIC, resume + 1)
+            stop = len(data) if resume == -1 else resume
+            damage = Damage(path, position, stop - position)
+            self.damage.append(damage)
+            log.warning(
+                "write-ahead log %s: %d damaged bytes at offset %d skipped%s",
+                path.name, damage.size, position,
+                " (an unfinished write, never acknowledged)" if resume == -1 else "; later entries are intact",
+            )  # fmt: skip
+            position = stop
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def refuses(self) -> str | None:
+        """Why an entry would be refused now, or `None`."""
+        if self._waiting_bytes > self._max_waiting_bytes:
+            return "too much is waiting for the disk"
+        if self.size > self._max_bytes:
+            return "the write-ahead log has reached its limit (buffer.max_bytes)"
+        return None
+
+    async def append(self, received: Received) -> None:
+        """Return when the entry is on disk.
+
+        Raises:
+            BufferUnavailableError: it is not (disk full, over a limit, shutting down); nothing of it will be decided.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+
+        def settle(error: BufferUnavailableError | None) -> None:
+            if future.cancelled():
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+        def done(error: BufferUnavailableError | None) -> None:
+            loop.call_soon_threadsafe(settle, error)
+
+        waiting = _Waiting(received, received.encode(), done)
+        with self._lock:
+            why = "the service is shutting down" if self._stopping else self.refuses()
+            if why is not None:
+                raise BufferUnavailableError(why)
+            self._waiting.append(waiting)
+            self._waiting_bytes += len(waiting.payload)
+            self._lock.notify()
+        await future
+
+    def release(self, segment: int, items: int = 1) -> None:
+        """Say that `items` items of a segment are no longer needed."""
+        with self._lock:
+            self._segments[segment].held -= items
+        self._reclaim()
+
+    def flush(self) -> None:
+        """Refuse new entries and wait until those that wait are on disk."""
+        with self._lock:
+            self._stopping = True
+            self._lock.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def close(self) -> None:
+        """`flush`, then delete the segments nobody holds."""
+        self.flush()
+        if self._writer is not None:
+            os.close(self._writer.descriptor)
+            self._writer = None
+        self._reclaim()
+
+    def _reclaim(self) -> None:
+        with self._lock:
+            active = self._writer.number if self._writer else None
+            free = [n for n, segment in self._segments.items() if segment.held <= 0 and n != active]
+            gone = [self._segments.pop(number) for number in free]
+        for segment in gone:
+            segment.path.unlink(missing_ok=True)
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                while not self._waiting and not self._stopping:
+                    self._lock.wait()
+                if not self._waiting:
+                    return
+                batch: list[_Waiting] = []
+                size = 0
+                while self._waiting and size < _MAX_COMMIT_BYTES:
+                    batch.append(self._waiting.popleft())
+                    size += len(batch[-1].payload)
+                self._waiting_bytes -= size
+            self._commit(batch)
+
+    def _commit(self, batch: list[_Waiting]) -> None:
+        try:
+            number = self._write(b"".join(_framed(waiting.payload) for waiting in batch))
+        except OSError as error:
+            self.failure = f"cannot write the log in {self._folder}: {error.strerror or error}"
+            log.error("%s; free space, clients are told to come back", self.failure)
+            refusal = BufferUnavailableError(self.failure)
+            for waiting in batch:
+                waiting.done(refusal)
+            return
+        self.failure = None
+        with self._lock:
+            self._segments[number].held += sum(len(waiting.received.items) for waiting in batch)
+        self._on_commit([Logged(number, waiting.received) for waiting in batch])
+        for waiting in batch:
+            waiting.done(None)
+
+    def _write(self, data: bytes) -> int:
+        """Append to the active segment and sync; on failure the segment is as it was (or is given up)."""
+        writer = self._writer
+        if writer is None or writer.segment.size >= self._segment_bytes:
+            writer = self._open_segment()
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(writer.descriptor, view) :]
+            if self._sync:
+                _sync(writer.descriptor)
+        except OSError:
+            self._give_up(writer)
+            raise
+        writer.segment.size += len(data)
+        return writer.number
+
+    def _give_up(self, writer: _Writer) -> None:
+        """Cut a half-written tail off; after a failed sync nothing more is appended to this segment."""
+        try:
+            os.ftruncate(writer.descriptor, writer.segment.size)
+        except OSError as error:
+            log.warning("cannot cut the unfinished tail of %s: %s", writer.segment.path.name, error.strerror)
+        os.close(writer.descriptor)
+        self._writer = None
+
+    def _open_segment(self) -> _Writer:
+        number = self._next
+        self._next += 1
+        path = self._folder / f"{number:016x}{_SUFFIX}"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        try:
+            fsync_dir(self._folder)
+        except OSError:
+            os.close(descriptor)
+            raise
+        segment = _Segment(path)
+        previous = self._writer
+        with self._lock:
+            self._segments[number] = segment
+            self._writer = _Writer(number, descriptor, segment)
+        if previous is not None:
+            os.close(previous.descriptor)
+            self._reclaim()
+        return self._writer
+
+
+def _framed(payload: bytes) -> bytes:
+    return _ENTRY.pack(_MAGIC, len(payload), zlib.crc32(payload)) + payload
+
+
+def _entry_at(data: bytes, position: int) -> bytes | None:
+    if len(data) - position < _ENTRY.size:
+        return None
+    magic, length, crc = _ENTRY.unpack_from(data, position)
+    start = position + _ENTRY.size
+    if magic != _MAGIC or start + length > len(data):
+        return None
+    payload = data[start : start + length]
+    return payload if zlib.crc32(payload) == crc else None

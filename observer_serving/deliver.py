@@ -1,0 +1,180 @@
+"""After the decision: hand kept traces to the exporters, everything to the spool, late spans where their trace went.
+
+Decisions are delivered in the order of their rows. A row is *settled* once every exporter has it in its own queue on
+disk and the spool's files are sealed; only then is the log allowed to forget the spans. A crash before that delivers
+again from the log with the recorded decision: at least once, the same decision, the same span ids.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from observer_core.decisions import Decision
+from observer_serving.assemble import split_ids
+from observer_serving.buffer.record import DecisionRecord, Recorded
+from observer_serving.candidate import Candidate, parse_spans
+from observer_serving.export import Exporter, ExportItem, ExportOutcome, decorate_root
+from observer_serving.metrics import Metrics
+from observer_serving.receive.wire import Piece
+from observer_serving.spool import Spool
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A decision that is on disk, and what it was about."""
+
+    row: int
+    decision: Decision
+    candidate: Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class LatePiece:
+    """Spans that came after their trace was decided."""
+
+    piece: Piece
+    segment: int
+
+
+class Delivery:
+    """Owned by the engine's thread. Every method may raise `OSError` or `ObserverError` (disk full): nothing is lost,
+    what was not delivered stays in the queue for the next call."""
+
+    def __init__(
+        self,
+        record: DecisionRecord,
+        release: Callable[[int, int], None],
+        spool: Spool,
+        exporters: Sequence[Exporter],
+        metrics: Metrics,
+        *,
+        settle_after: float,
+        settle_rows: int,
+    ) -> None:
+        self._record = record
+        self._release = release
+        self._spool = spool
+        self._exporters = exporters
+        self._metrics = metrics
+        self._settle_after = settle_after
+        self._settle_rows = settle_rows
+        self._waiting: deque[Decided] = deque()
+        self._head_submitted: set[str] = set()  # exporters that have the first of them already
+        self.pending_bytes = 0
+        """Bytes of the traces whose decision is on disk and not delivered."""
+        self._late: deque[LatePiece] = deque()
+        self._unsettled: list[tuple[int, tuple[int, ...]]] = []
+        self._since: float | None = None  # when the oldest thing that is not settled was done
+
+    @property
+    def pending(self) -> int:
+        """How many decisions are on disk and not delivered."""
+        return len(self._waiting) + len(self._late)
+
+    @property
+    def late_spans(self) -> int:
+        """Spans that came late and are not dealt with yet."""
+        return sum(late.piece.spans for late in self._late)
+
+    def add(self, decided: Sequence[Decided]) -> None:
+        self._waiting.extend(decided)
+        self.pending_bytes += sum(len(one.candidate.data) for one in decided)
+
+    def add_late(self, late: LatePiece) -> None:
+        self._late.append(late)
+
+    def next_due(self) -> float | None:
+        """When `run` has settling to do."""
+        return None if self._since is None else self._since + self._settle_after
+
+    def run(self, now: float) -> None:
+        """Deliver what waits; settle when it is time."""
+        while self._waiting:
+            self._deliver(self._waiting[0])
+            decided = self._waiting.popleft()
+            self._head_submitted.clear()
+            self.pending_bytes -= len(decided.candidate.data)
+            self._unsettled.append((decided.row, decided.candidate.segments))
+        if self._late:
+            self._deliver_late()
+        if self._since is None and self._spool.waiting:
+            self._since = now
+        due = self.next_due()
+        if due is not None and (now >= due or len(self._unsettled) >= self._settle_rows):
+            self.settle()
+
+    def settle(self) -> None:
+        """Seal the spool and let the log forget what has been delivered."""
+        self._spool.flush()
+        self._since = None
+        if not self._unsettled:
+            return
+        self._record.settle(self._unsettled[-1][0])
+        held: dict[int, int] = {}
+        for _, segments in self._unsettled:
+            for segment in segments:
+                held[segment] = held.get(segment, 0) + 1
+        self._unsettled = []
+        for segment, items in held.items():
+            self._release(segment, items)
+
+    def note_outcomes(self, outcomes: deque[ExportOutcome]) -> None:
+        """Write what became of exports into record and spool; takes them off `outcomes` as it goes."""
+        self._record.set_exported([outcome.trace_id for outcome in outcomes if outcome.outcome == "exported"])
+        while outcomes:
+            outcome = outcomes[0]
+            self._metrics.exports.labels(outcome.exporter, outcome.outcome).inc()
+            self._spool.add_export(
+                trace_id=outcome.trace_id,
+                exporter=outcome.exporter,
+                outcome=outcome.outcome,
+                spans=outcome.spans,
+                at=outcome.at,
+            )
+            outcomes.popleft()
+
+    def _deliver(self, decided: Decided) -> None:
+        decision, candidate = decided.decision, decided.candidate
+        if decision.decision == "keep":
+            spans = decorate_root(candidate.resource_spans(), candidate.root_span_id, decision)
+            for exporter in self._exporters:
+                if spans and exporter.name not in self._head_submitted:
+                    exporter.submit(ExportItem(decision, spans))
+                    self._head_submitted.add(exporter.name)
+            if candidate.trace is not None:
+                root = candidate.root_span_id.hex() if candidate.root_span_id else ""
+                self._spool.add_trace(candidate.trace, decision, root_span_id=root)
+        self._spool.add_decision(decision)
+
+    def _deliver_late(self) -> None:
+        """Forward or drop late spans; spans their trace already has are only counted as duplicates."""
+        known: dict[bytes, set[bytes]] = {}
+        additions: list[tuple[Recorded, bytes]] = []
+        for late in self._late:
+            piece = late.piece
+            recorded = self._record.lookup(piece.trace_id)
+            assert recorded is not None
+            seen = known.setdefault(piece.trace_id, set(split_ids(recorded.span_ids)))
+            ids = split_ids(piece.span_ids)
+            fresh = [span_id for span_id in dict.fromkeys(ids) if span_id not in seen]
+            self._metrics.spans_duplicate.inc(len(ids) - len(fresh))
+            if not fresh:
+                continue
+            seen.update(fresh)
+            self._forward_late(recorded.decision, piece, set(fresh))
+            additions.append((recorded, b"".join(fresh)))
+        self._record.add_late(additions)
+        while self._late:
+            self._release(self._late.popleft().segment, 1)
+
+    def _forward_late(self, decision: Decision, piece: Piece, fresh: set[bytes]) -> None:
+        verdict = decision.decision
+        self._metrics.spans_late.labels(verdict).inc(len(fresh))
+        (self._metrics.spans_kept if verdict == "keep" else self._metrics.spans_dropped).inc(len(fresh))
+        if verdict == "keep":
+            spans = parse_spans(piece.data, only=fresh)
+            for exporter in self._exporters:
+                exporter.submit(ExportItem(None, spans))

@@ -1,0 +1,350 @@
+"""The one thread that owns a trace from the log to its decision: assemble → score → decide → record → deliver.
+
+Everything reaches it through one queue (entries on disk, scores, outcomes of exports), so no state here needs a lock.
+The order is what makes the promises hold: spans are on disk before they are seen here, a decision is on disk before
+anything follows from it, and spans leave the disk only after their trace's decision has been delivered everywhere.
+"""
+
+import logging
+import queue
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from observer_core.decisions import Decision
+from observer_core.errors import ObserverError
+from observer_serving.assemble import AssembledTrace, Assembler, split_ids
+from observer_serving.buffer.received import JsonTrace
+from observer_serving.buffer.record import DecisionRecord, Recorded
+from observer_serving.buffer.wal import Logged
+from observer_serving.candidate import Candidate, from_json, from_spans, unreadable
+from observer_serving.clock import Clock
+from observer_serving.decide import Decider
+from observer_serving.deliver import Decided, Delivery, LatePiece
+from observer_serving.export import ExportOutcome
+from observer_serving.logs import DECISIONS
+from observer_serving.metrics import Metrics
+from observer_serving.receive.wire import Piece
+from observer_serving.score import Scored, ScoringThread
+from observer_serving.stats import Stats
+
+log = logging.getLogger(__name__)
+decision_log = logging.getLogger(DECISIONS)
+
+_MAX_EVENTS = 256
+_RETRY_SECONDS = 1.0
+_DISK_ERRORS = (OSError, ObserverError, sqlite3.Error)
+
+
+Event = Logged | list[Scored] | ExportOutcome | None
+
+
+class Engine:
+    """Runs on its own thread after `start`; tests call `step` instead."""
+
+    def __init__(
+        self,
+        *,
+        assembler: Assembler,
+        scoring: ScoringThread,
+        decider: Decider,
+        record: DecisionRecord,
+        delivery: Delivery,
+        release: Callable[[int, int], None],
+        clock: Clock,
+        metrics: Metrics,
+        stats: Stats,
+        max_age: float,
+    ) -> None:
+        self._assembler = assembler
+        self._scoring = scoring
+        self._decider = decider
+        self._record = record
+        self._delivery = delivery
+        self._release = release
+        self._clock = clock
+        self._metrics = metrics
+        self._stats = stats
+        self._max_age = max_age
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._in_flight: dict[bytes, list[LatePiece]] = {}  # completed, not yet on record; pieces that came meanwhile
+        self._held_bytes = self._held_spans = 0  # of those
+        self._put_bytes = self._taken_bytes = 0  # each written by one thread only
+        self._scored: deque[Scored] = deque()
+        self._decided: deque[tuple[Decision, Scored]] = deque()
+        self._outcomes: deque[ExportOutcome] = deque()
+        self._retry_at: float | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="observer-engine", daemon=True)
+        self.failure: str | None = None
+        """Why decisions cannot be written down at the moment; `None` when they can."""
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
+    def open_traces(self) -> int:
+        return len(self._assembler) + len(self._in_flight)
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes accepted and not delivered yet, open traces apart: what a slow scorer, disk or back end lets grow."""
+        return self._put_bytes - self._taken_bytes + self._held_bytes + self._delivery.pending_bytes
+
+    def accept(self, entries: list[Logged]) -> None:
+        """Take entries that are on disk; called by the log's thread."""
+        self._put_bytes += sum(entry.received.size for entry in entries)
+        for entry in entries:
+            self._events.put(entry)
+
+    def put(self, event: Event) -> None:
+        """Hand over an event, from any thread."""
+        self._events.put(event)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def drain(self, seconds: float) -> None:
+        """Decide everything that is open (`shutdown`), within `seconds`; what is left then waits in the log."""
+        self._stopping.set()
+        self._events.put(None)
+        self._thread.join(timeout=seconds)
+        if self._thread.is_alive():
+            log.warning("not everything was decided within the drain deadline; the rest is decided after the restart")
+
+    # -- after a restart
+
+    def resume(self, entries: Iterable[Logged]) -> None:
+        """Take the log in again, before `start`: open traces go on, undelivered decisions are delivered as recorded."""
+        now, now_ns = self._clock.monotonic(), self._clock.now_ns()
+        unsettled: dict[int, tuple[Recorded, list[tuple[Logged, Piece | JsonTrace]]]] = {}
+        for entry in entries:
+            age = min(max(0.0, (now_ns - entry.received.received_ns) / 1e9), self._max_age)
+            for item in entry.received.items:
+                recorded = self._record.lookup(item.trace_id)
+                if recorded is not None and recorded.row > self._record.settled:
+                    unsettled.setdefault(recorded.row, (recorded, []))[1].append((entry, item))
+                else:
+                    self._receive(entry, item, recorded, now, age)
+        for row in sorted(unsettled):
+            recorded, items = unsettled[row]
+            candidate, late = _candidate_again(recorded, items, now)
+            self._delivery.add([Decided(row, recorded.decision, candidate)])
+            for piece in late:
+                self._delivery.add_late(piece)
+        log.info("read the log back: %d open traces, %d decisions to deliver again", self.open_traces, len(unsettled))
+
+    # -- the loop
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self.step(self._wait())
+            except Exception:
+                log.exception("a fault in the engine; it goes on")
+        try:
+            self._finish()
+        except Exception:
+            log.exception("a fault while draining; what was not decided is in the log")
+
+    def _wait(self) -> list[Event]:
+        """The next events, after at most the time until something is due."""
+        write_down = self._delivery.next_due() if self._retry_at is None else self._retry_at
+        due = [self._assembler.next_due(), self._scoring.next_deadline(), write_down]
+        earliest = min((moment for moment in due if moment is not None), default=None)
+        timeout = None if earliest is None else max(0.0, earliest - self._clock.monotonic())
+        events: list[Event] = []
+        try:
+            events.append(self._events.get(timeout=timeout))
+            while len(events) < _MAX_EVENTS:
+                events.append(self._events.get_nowait())
+        except queue.Empty:
+            pass
+        return events
+
+    def step(self, events: list[Event] | None = None) -> None:
+        """Handle events (all that wait, when not given) and everything that is due."""
+        if events is None:
+            events = [self._events.get_nowait() for _ in range(self._events.qsize())]
+        now = self._clock.monotonic()
+        for event in events:
+            try:
+                self._handle(event, now)
+            except Exception:  # its spans stay in the log, the other events go on
+                log.exception("a fault while handling %s", type(event).__name__)
+        for assembled in self._assembler.due(now):
+            self._complete(assembled)
+        self._scored.extend(self._scoring.expire(now))
+        self._write_down(now)
+        self._show()
+
+    def _handle(self, event: Event, now: float) -> None:
+        if isinstance(event, Logged):
+            self._taken_bytes += event.received.size
+            for item in event.received.items:
+                self._receive(event, item, None, now, age=0.0)
+        elif isinstance(event, list):
+            self._scored.extend(event)
+        elif isinstance(event, ExportOutcome):
+            self._outcomes.append(event)
+
+    # -- stages
+
+    def _receive(
+        self, entry: Logged, item: Piece | JsonTrace, recorded: Recorded | None, now: float, age: float
+    ) -> None:
+        is_json = isinstance(item, JsonTrace)
+        self._metrics.bytes_received.inc(len(item.data))
+        if not is_json:
+            self._metrics.spans_received.inc(item.spans)
+            self._stats.received(item.spans, now)
+        is_open = item.trace_id in self._assembler
+        if not is_open and item.trace_id not in self._in_flight and recorded is None:
+            recorded = self._record.lookup(item.trace_id)
+        if is_json and (is_open or item.trace_id in self._in_flight or recorded is not None):
+            self._release(entry.segment, 1)  # posted again
+        elif is_json:
+            self._receive_json(entry, item, now)
+        elif item.trace_id in self._in_flight:
+            self._in_flight[item.trace_id].append(LatePiece(item, entry.segment))
+        elif recorded is not None:
+            self._delivery.add_late(LatePiece(item, entry.segment))
+        else:
+            if not is_open:
+                self._metrics.traces_received.inc()
+            for assembled in self._assembler.add(
+                item, received_ns=entry.received.received_ns, segment=entry.segment, now=now, age=age
+            ):
+                self._complete(assembled)
+
+    def _receive_json(self, entry: Logged, item: JsonTrace, now: float) -> None:
+        candidate = from_json(item, received_ns=entry.received.received_ns, segment=entry.segment, now=now)
+        self._metrics.traces_received.inc()
+        self._metrics.spans_received.inc(candidate.spans)
+        self._stats.received(candidate.spans, now)
+        self._submit(item.trace_id, candidate)
+
+    def _complete(self, assembled: AssembledTrace) -> None:
+        try:
+            candidate = from_spans(assembled)
+        except Exception:
+            log.exception("cannot read trace %s as an agent run; it goes unscored", assembled.trace_id.hex())
+            self._metrics.normalise_failures.inc()
+            candidate = unreadable(assembled)
+        self._submit(assembled.trace_id, candidate)
+
+    def _submit(self, trace_id: bytes, candidate: Candidate) -> None:
+        self._metrics.completed.labels(candidate.complete_reason).inc()
+        self._in_flight[trace_id] = []
+        self._held_bytes += len(candidate.data)
+        self._held_spans += candidate.spans + candidate.duplicates
+        if candidate.trace is None:
+            self._scored.append(self._scoring.unreadable(candidate))
+        else:
+            self._scoring.submit(candidate)
+
+    def _write_down(self, now: float) -> None:
+        """Decide, record, deliver. When the disk refuses, everything stays where it is and is tried again."""
+        if self._retry_at is not None and now < self._retry_at:
+            return
+        try:
+            while self._scored:
+                self._decided.append((self._decider.decide(self._scored[0]), self._scored[0]))
+                self._scored.popleft()
+            if self._decided:
+                self._record_decisions(now)
+            self._delivery.run(now)
+            if self._outcomes:
+                self._delivery.note_outcomes(self._outcomes)
+        except _DISK_ERRORS as error:
+            self._retry_at = now + _RETRY_SECONDS
+            self.failure = f"cannot write decisions down: {error}"
+            log.error("%s; trying again", self.failure)
+        else:
+            self._retry_at = self.failure = None
+
+    def _record_decisions(self, now: float) -> None:
+        rows = self._record.add([(decision, scored.candidate.span_ids) for decision, scored in self._decided])
+        decided = [Decided(row, d, s.candidate) for row, (d, s) in zip(rows, self._decided, strict=True)]
+        self._decided.clear()
+        self._delivery.add(decided)
+        for one in decided:
+            self._held_bytes -= len(one.candidate.data)
+            self._held_spans -= one.candidate.spans + one.candidate.duplicates
+            for late in self._in_flight.pop(bytes.fromhex(one.decision.trace_id)):
+                self._delivery.add_late(late)
+            self._count(one.decision, one.candidate, now)
+
+    def _count(self, decision: Decision, candidate: Candidate, now: float) -> None:
+        kept = decision.decision == "keep"
+        metrics = self._metrics
+        (metrics.traces_kept if kept else metrics.traces_dropped).labels(decision.reason).inc()
+        (metrics.spans_kept if kept else metrics.spans_dropped).inc(decision.spans)
+        metrics.spans_duplicate.inc(candidate.duplicates)
+        metrics.keep_probability.inc(decision.keep_probability)
+        metrics.decision_seconds.observe(decision.latency_ms / 1000)
+        if decision.p_wrong is not None:
+            metrics.p_wrong.observe(decision.p_wrong)
+        self._stats.decided(decision, now)
+        decision_log.info("%s %s", decision.decision, decision.trace_id, extra={"fields": decision.to_json()})
+
+    def _show(self) -> None:
+        late = sum(late.piece.spans for pieces in self._in_flight.values() for late in pieces)
+        self._metrics.traces_open.set(self.open_traces)
+        self._metrics.spans_open.set(self._assembler.spans + self._held_spans + late + self._delivery.late_spans)
+        self._metrics.waiting_traces.set(self._scoring.waiting)
+        self._metrics.held_bytes.set(self._assembler.bytes + self.backlog_bytes)
+
+    # -- the end
+
+    def _finish(self) -> None:
+        """Decide what is open; ends when all is decided (the caller waits no longer than the drain deadline)."""
+        self.step()
+        for assembled in self._assembler.flush("shutdown", self._clock.monotonic()):
+            self._complete(assembled)
+        while self._in_flight or self._delivery.pending:
+            self.step(self._wait())
+        self._delivery.settle()
+        self.step()
+
+
+def _candidate_again(
+    recorded: Recorded, items: list[tuple[Logged, Piece | JsonTrace]], now: float
+) -> tuple[Candidate, list[LatePiece]]:
+    """The candidate behind a recorded decision, from the log, and the late pieces among its items."""
+    decision = recorded.decision
+    posted = [(entry, item) for entry, item in items if isinstance(item, JsonTrace)]
+    known = set(split_ids(recorded.span_ids))
+    pieces: list[tuple[Piece, int]] = []
+    late: list[LatePiece] = []
+    for entry, item in items:
+        if isinstance(item, JsonTrace):
+            continue
+        if known.issuperset(split_ids(item.span_ids)):
+            pieces.append((item, entry.segment))
+        else:
+            late.append(LatePiece(item, entry.segment))
+    segments = tuple(segment for _, segment in pieces)
+    if posted:
+        entry, item = posted[0]
+        candidate = from_json(item, received_ns=entry.received.received_ns, segment=entry.segment, now=now)
+        more = tuple(entry.segment for entry, _ in posted[1:])
+        return replace(candidate, segments=(*candidate.segments, *more, *segments)), late
+    assembled = AssembledTrace(
+        trace_id=bytes.fromhex(decision.trace_id),
+        data=b"".join(piece.data for piece, _ in pieces),
+        span_ids=recorded.span_ids,
+        duplicates=sum(piece.spans for piece, _ in pieces) - len(known),
+        complete_reason=decision.complete_reason,
+        received_ns=items[0][0].received.received_ns,
+        completed_at=now,
+        segments=segments,
+    )
+    try:
+        return from_spans(assembled), late
+    except Exception:
+        log.exception("cannot read trace %s as an agent run", decision.trace_id)
+        return unreadable(assembled), late

@@ -1,0 +1,90 @@
+"""The three listeners on one event loop: the API and OTLP/HTTP under uvicorn, OTLP/gRPC under grpc.aio."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import grpc.aio
+import uvicorn
+
+from observer_core.errors import InputError
+from observer_serving.config import split_address
+
+log = logging.getLogger(__name__)
+
+_BACKLOG = 2048
+
+
+def bind(name: str, address: str) -> socket.socket:
+    """A bound socket.
+
+    Raises:
+        InputError: the port is taken, or the address is not this machine's.
+    """
+    host, port = split_address(address)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise InputError(_cannot_listen(name, address, error.strerror or str(error))) from None
+
+
+def _cannot_listen(name: str, address: str, why: str) -> str:
+    return f"cannot listen on {address}: {why}; stop what uses it or set listen.{name}"
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handlers: the service drains first and stops listening last."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class HttpListener:
+    """An ASGI application on a bound socket."""
+
+    def __init__(self, sock: socket.socket, app: Any) -> None:
+        self._socket = sock
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False,
+            timeout_graceful_shutdown=5,
+        )  # fmt: skip
+        self._server = _Server(config)
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        return self._socket.getsockname()[1]
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        while not self._server.started and not self._task.done():
+            await asyncio.sleep(0.005)
+
+    async def stop(self) -> None:
+        self._server.should_exit = True
+        if self._task is not None:
+            await self._task
+
+
+class GrpcListener:
+    """A gRPC server on `address`.
+
+    Raises:
+        InputError: the port is taken.
+    """
+
+    def __init__(self, server: grpc.aio.Server, address: str) -> None:
+        self._server = server
+        bind("otlp_grpc", address).close()  # gRPC itself would print its own lines about a taken port
+        self.port = server.add_insecure_port(address)
+
+    async def start(self) -> None:
+        await self._server.start()
+
+    async def stop(self) -> None:
+        await self._server.stop(grace=1.0)

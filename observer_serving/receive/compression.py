@@ -1,0 +1,76 @@
+"""Bodies as they were before compression, never larger than allowed: a bomb is refused, not unpacked."""
+
+import zlib
+
+import zstandard
+
+from observer_serving.receive.status import BAD_DATA, TOO_LARGE, UNSUPPORTED, RefusedError
+
+
+def too_large(limit: int) -> RefusedError:
+    """The refusal of a body above `limit` bytes; not retryable."""
+    return RefusedError(
+        TOO_LARGE,
+        f"the request has more than {limit} bytes uncompressed; send less at once or raise receive.max_request",
+    )
+
+
+def decompress(body: bytes, encoding: str, limit: int) -> bytes:
+    """The body behind a `Content-Encoding` (`gzip`, `deflate`, `zstd`, `identity` or empty).
+
+    Raises:
+        RefusedError: unknown encoding, damaged data, or more than `limit` bytes.
+    """
+    name = encoding.strip().lower()
+    if name in ("", "identity"):
+        data = body
+    elif name in ("gzip", "x-gzip"):
+        data = _inflate(body, limit, zlib.MAX_WBITS | 16)
+    elif name == "deflate":
+        data = _inflate(body, limit, zlib.MAX_WBITS)
+    elif name == "zstd":
+        data = _unzstd(body, limit)
+    else:
+        raise RefusedError(UNSUPPORTED, f"content encoding {encoding!r} is not supported; use gzip, zstd or none")
+    if len(data) > limit:
+        raise too_large(limit)
+    return data
+
+
+def _inflate(body: bytes, limit: int, window: int) -> bytes:
+    """All members of a stream, at most `limit` + 1 bytes."""
+    out: list[bytes] = []
+    size = 0
+    rest = body
+    try:
+        while rest:
+            member = zlib.decompressobj(window)
+            piece = member.decompress(rest, limit + 1 - size)
+            out.append(piece)
+            size += len(piece)
+            if size > limit:
+                raise too_large(limit)
+            if not member.eof:
+                raise RefusedError(BAD_DATA, "the compressed body ends too early; send it again")
+            rest = member.unused_data
+    except zlib.error as error:
+        raise RefusedError(
+            BAD_DATA, f"the body is not valid {'deflate' if window == zlib.MAX_WBITS else 'gzip'} data: {error}"
+        ) from None
+    return b"".join(out)
+
+
+def _unzstd(body: bytes, limit: int) -> bytes:
+    try:
+        announced = zstandard.frame_content_size(body)  # -1: the frame does not say
+        if announced > limit:
+            raise too_large(limit)
+        with zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(body, read_across_frames=True) as reader:
+            data = reader.read(limit + 1)
+            while len(data) <= limit and (more := reader.read(limit + 1 - len(data))):
+                data += more
+    except zstandard.ZstdError as error:
+        raise RefusedError(BAD_DATA, f"the body is not valid zstd data: {error}") from None
+    if len(data) < announced:
+        raise RefusedError(BAD_DATA, "the compressed body ends too early; send it again")
+    return data

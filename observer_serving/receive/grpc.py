@@ -1,0 +1,59 @@
+"""OTLP/gRPC: the same way in as OTLP/HTTP, told in gRPC's words."""
+
+import hmac
+import logging
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+import grpc
+import grpc.aio
+
+from observer_serving.receive.receiver import Receiver
+from observer_serving.receive.status import INTERNAL, UNAUTHENTICATED, RefusedError
+
+log = logging.getLogger(__name__)
+
+SERVICE = "opentelemetry.proto.collector.trace.v1.TraceService"
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+_Context = grpc.aio.ServicerContext
+
+
+def build_server(receiver: Receiver, *, max_request: int, api_key: str | None = None) -> grpc.aio.Server:
+    """A server with the trace service; the caller binds its port. gzip is unpacked by gRPC, which also refuses
+    messages above `max_request` bytes with RESOURCE_EXHAUSTED."""
+    server = grpc.aio.server(
+        options=[
+            ("grpc.max_receive_message_length", max_request),
+            ("grpc.so_reuseport", 0),  # a taken port is an error, not a second listener
+        ]
+    )
+    handler = grpc.unary_unary_rpc_method_handler(_export(receiver, api_key))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Export": handler}),))
+    return server
+
+
+def _export(receiver: Receiver, api_key: str | None) -> Callable[[bytes, _Context], Awaitable[bytes]]:
+    """The method on raw bytes: a body that is no protobuf is then INVALID_ARGUMENT, not gRPC's own INTERNAL."""
+    wanted = f"Bearer {api_key}" if api_key else None
+
+    async def export(body: bytes, context: _Context) -> bytes:
+        try:
+            if wanted is not None:
+                given = dict(context.invocation_metadata() or ()).get("authorization", "")
+                if not hmac.compare_digest(str(given).encode(), wanted.encode()):
+                    raise RefusedError(UNAUTHENTICATED, "send the metadata 'authorization: Bearer <api_key>'")
+            accepted = await receiver.accept_spans(body, "protobuf")
+        except RefusedError as refusal:
+            await _abort(context, refusal)
+        except Exception:
+            log.exception("cannot answer an OTLP/gRPC request")
+            await _abort(context, RefusedError(INTERNAL, "a fault in observer; its log says more"))
+        return accepted.response().SerializeToString()
+
+    return export
+
+
+async def _abort(context: _Context, refusal: RefusedError) -> NoReturn:
+    details = (("grpc-status-details-bin", refusal.status().SerializeToString()),)
+    await context.abort(_CODES[refusal.kind.grpc], refusal.message, details)
+    raise AssertionError("abort always raises")

@@ -1,0 +1,124 @@
+"""The one way in for spans, shared by OTLP/HTTP and OTLP/gRPC: decode, validate, write ahead, acknowledge."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import orjson
+from google.protobuf.message import DecodeError as ProtobufDecodeError
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+
+from observer_core.traces.otlp import DecodeError, decode_request
+from observer_serving.buffer.received import JsonTrace, Received
+from observer_serving.buffer.wal import BufferUnavailableError, WriteAheadLog
+from observer_serving.clock import Clock
+from observer_serving.metrics import Metrics
+from observer_serving.receive.status import BAD_DATA, OVERLOADED, Encoding, RefusedError
+from observer_serving.receive.wire import Cut, cut
+
+RETRY_AFTER = 1.0
+_OFF_LOOP_BYTES = 1 << 20
+"""JSON above this size is decoded on another thread: it would hold the event loop for tens of milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What the client is told of a request that is on disk; `rejected` spans must not be sent again."""
+
+    rejected: int
+    reasons: str
+
+    def response(self) -> ExportTraceServiceResponse:
+        """Full success leaves `partial_success` unset."""
+        response = ExportTraceServiceResponse()
+        if self.rejected:
+            response.partial_success.rejected_spans = self.rejected
+            response.partial_success.error_message = self.reasons
+        return response
+
+    def body(self, encoding: Encoding) -> bytes:
+        """The response as an HTTP body."""
+        if encoding == "protobuf":
+            return self.response().SerializeToString()
+        if not self.rejected:
+            return b"{}"
+        partial = {"rejectedSpans": str(self.rejected), "errorMessage": self.reasons}
+        return orjson.dumps({"partialSuccess": partial})
+
+
+class Gate:
+    """Whether new work is taken at all: not while draining, nor while more than `max_bytes` wait for a decision."""
+
+    def __init__(self, max_bytes: int, backlog_bytes: Callable[[], int]) -> None:
+        self._max_bytes = max_bytes
+        self._backlog_bytes = backlog_bytes
+        self.draining = False
+
+    def check(self) -> None:
+        """
+        Raises:
+            RefusedError: overloaded or draining; retryable.
+        """
+        if self.draining:
+            raise RefusedError(OVERLOADED, "the service is shutting down; send again", retry_after=RETRY_AFTER)
+        if self._backlog_bytes() > self._max_bytes:
+            raise RefusedError(OVERLOADED, "more waits for a decision than fits; send again", retry_after=RETRY_AFTER)
+
+
+class Receiver:
+    """Accepts export requests and JSON traces; nothing is acknowledged before it is in the write-ahead log."""
+
+    def __init__(self, wal: WriteAheadLog, gate: Gate, clock: Clock, metrics: Metrics) -> None:
+        self._wal = wal
+        self._gate = gate
+        self._clock = clock
+        self._metrics = metrics
+
+    async def accept_spans(self, body: bytes, encoding: Encoding) -> Accepted:
+        """Take an uncompressed request body in.
+
+        Raises:
+            RefusedError: undecodable (permanent), or overloaded, disk full, draining (retryable).
+        """
+        self._gate.check()
+        received_ns = self._clock.now_ns()
+        if encoding == "json" and len(body) > _OFF_LOOP_BYTES:
+            result = await asyncio.to_thread(_decode, body, encoding)
+        else:
+            result = _decode(body, encoding)
+        if result.rejected:
+            self._metrics.reject_spans(result.rejected)
+        if result.pieces:
+            await self._log(Received(received_ns, tuple(result.pieces)))
+        return Accepted(result.rejected, result.reasons)
+
+    async def accept_trace(self, trace_id: bytes, data: bytes) -> None:
+        """Take in a trace given as JSON text (already valid).
+
+        Raises:
+            RefusedError: overloaded, disk full, draining.
+        """
+        self._gate.check()
+        await self._log(Received(self._clock.now_ns(), (JsonTrace(trace_id, data),)))
+
+    async def _log(self, received: Received) -> None:
+        try:
+            await self._wal.append(received)
+        except BufferUnavailableError as error:
+            raise RefusedError(OVERLOADED, f"{error}; send again", retry_after=RETRY_AFTER) from None
+
+
+def _decode(body: bytes, encoding: Encoding) -> Cut:
+    try:
+        if encoding == "json":
+            message = decode_request(body, "json")
+            return cut(message, message.SerializeToString())
+        message = ExportTraceServiceRequest.FromString(body)
+    except DecodeError as error:
+        raise RefusedError(BAD_DATA, str(error)) from None
+    except ProtobufDecodeError as error:
+        raise RefusedError(BAD_DATA, f"not a protobuf ExportTraceServiceRequest: {error}; send OTLP traces") from None
+    return cut(message, body)

@@ -1,0 +1,111 @@
+"""The spool: what the service hands to the pipeline, as sealed Parquet files.
+
+Three folders (`decisions/`, `exports/`, `traces/`), one schema each (`observer_core.decisions`). A file appears whole,
+by rename, and never changes afterwards; its name sorts by the time it was sealed. Rows wait in memory until a file is
+sealed: whoever adds them keeps their source until `flush` has returned, and adds them again after a crash.
+"""
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from observer_core.decisions import DECISION_SCHEMA, EXPORT_SCHEMA, TRACE_SCHEMA, Decision, decision_row
+from observer_core.files import whole_file
+from observer_core.traces.trace import Trace
+
+DECISIONS, EXPORTS, TRACES = "decisions", "exports", "traces"
+_SCHEMAS = {DECISIONS: DECISION_SCHEMA, EXPORTS: EXPORT_SCHEMA, TRACES: TRACE_SCHEMA}
+
+
+class Spool:
+    """Collects rows and seals them; may be used from any thread.
+
+    A table is sealed as soon as it has `max_rows` rows or its oldest row is `max_age_s` old; age is looked at with
+    every row added and with every `seal_due`, which the owner calls now and then so that a quiet service seals too.
+    """
+
+    def __init__(
+        self, root: Path, *, max_rows: int, max_age_s: float, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._root = root
+        self._max_rows = max_rows
+        self._max_age_s = max_age_s
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._rows: dict[str, list[dict[str, Any]]] = {table: [] for table in _SCHEMAS}
+        self._since: dict[str, float] = {}
+
+    def add_decision(self, decision: Decision) -> None:
+        """One row of `decisions/`.
+
+        Raises:
+            ObserverError: a file was due and the disk refused it; the rows stay and the next call tries again.
+        """
+        self._add(DECISIONS, decision_row(decision))
+
+    def add_trace(self, trace: Trace, decision: Decision, *, root_span_id: str) -> None:
+        """A kept trace, as one row of `traces/`; raises as `add_decision`."""
+        self._add(
+            TRACES,
+            {
+                "trace_id": decision.trace_id,
+                "root_span_id": root_span_id,
+                "project": decision.project,
+                "decided_at": decision.decided_at,
+                "trace": json.dumps(trace.to_json()),
+            },
+        )
+
+    def add_export(self, *, trace_id: str, exporter: str, outcome: str, spans: int, at: str) -> None:
+        """A later outcome, as one row of `exports/`; raises as `add_decision`."""
+        row = {"trace_id": trace_id, "exporter": exporter, "outcome": outcome, "spans": spans, "at": at}
+        self._add(EXPORTS, row)
+
+    def seal_due(self) -> None:
+        """Seal the tables whose oldest row has reached the age; raises as `add_decision`."""
+        with self._lock:
+            for table in _SCHEMAS:
+                if self._is_due(table):
+                    self._seal(table)
+
+    def flush(self) -> None:
+        """Seal everything; after it returns every row added before is on disk. Raises as `add_decision`."""
+        with self._lock:
+            for table in _SCHEMAS:
+                self._seal(table)
+
+    @property
+    def waiting(self) -> int:
+        """Rows that are in no sealed file yet."""
+        return sum(len(rows) for rows in self._rows.values())
+
+    def _add(self, table: str, row: dict[str, Any]) -> None:
+        with self._lock:
+            rows = self._rows[table]
+            if not rows:
+                self._since[table] = self._monotonic()
+            rows.append(row)
+            if self._is_due(table):
+                self._seal(table)
+
+    def _is_due(self, table: str) -> bool:
+        rows = self._rows[table]
+        return bool(rows) and (len(rows) >= self._max_rows or self._monotonic() - self._since[table] >= self._max_age_s)
+
+    def _seal(self, table: str) -> None:
+        rows = self._rows[table]
+        if not rows:
+            return
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        path = self._root / table / f"{stamp}-{uuid.uuid4().hex[:12]}.parquet"
+        with whole_file(path) as aside:
+            pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMAS[table]), aside, compression="zstd")
+        rows.clear()

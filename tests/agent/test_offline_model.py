@@ -1,0 +1,117 @@
+"""The offline model's policy, driven without ADK, and how it reads."""
+
+import random
+from collections import Counter
+
+import pytest
+from google.genai import types
+
+from observer_core.traces.labels import gold_label
+from observer_pipeline.agent.models.offline import Skill, Solver, Temper, conversation
+from observer_pipeline.agent.models.reading import BY_NAME, as_size, name_spans, read, understand
+from observer_pipeline.agent.questions import AgentQuestion
+from observer_pipeline.agent.runner import Budget, clean_answer
+from observer_pipeline.agent.tools import ParagraphIndex, Toolbox
+from observer_pipeline.agent.world import generate_world
+
+
+def solve(question: AgentQuestion, skill: Skill) -> tuple[str, int]:
+    """The answer and the number of tool calls of a run without ADK."""
+    rng = random.Random(f"0:{skill}:{question.question}")
+    moves = Solver(understand(question.question), Temper.draw(rng, skill), rng).moves()
+    tools = Toolbox(ParagraphIndex(question.paragraphs), Budget().tool_calls)
+    functions = {function.__name__: function for function in tools.functions()}
+    try:
+        name, args = next(moves)
+        while True:
+            name, args = moves.send(functions[name](**args))
+    except StopIteration as end:
+        return end.value, tools.calls
+
+
+def rates(skill: Skill) -> tuple[Counter[str], Counter[int]]:
+    labels, calls = Counter(), Counter()
+    for question in generate_world(400, seed=11):
+        answer, used = solve(question, skill)
+        labels[gold_label(answer, question.answer, question.aliases).label] += 1
+        calls[used] += 1
+    return labels, calls
+
+
+def test_natural_mistakes_are_in_the_stated_band_and_the_weak_model_makes_more() -> None:
+    strong, calls = rates("strong")
+    weak, _ = rates("weak")
+    assert 0.20 <= 1 - strong["correct"] / 400 <= 0.40
+    assert strong["partial"] >= 4
+    assert weak["correct"] < 0.75 * strong["correct"]
+    assert sum(count for used, count in calls.items() if used >= 2) > 260  # it really works in several steps
+    assert max(calls) <= Budget().tool_calls + 1
+
+
+@pytest.mark.parametrize(
+    ("question", "anchors", "relations", "form"),
+    [
+        (
+            "What is the birth year of the founder of Prukalm Group?",
+            ("Prukalm Group",),
+            ["founder", "birth_year"],
+            "chain",
+        ),
+        (
+            "How many people live in the town where the architect of Stelis Tower was born?",
+            ("Stelis Tower",),
+            ["architect", "birthplace", "population"],
+            "chain",
+        ),
+        ("Who is older, Nomon Wordilm or O. Zugurd?", ("Nomon Wordilm", "O. Zugurd"), [], "smaller"),
+        ("Which river is longer, the Orsa or the Brin?", ("Orsa", "Brin"), ["river"], "larger"),
+        ("Are Velk Hall and Orsa Tower located in the same town?", ("Velk Hall", "Orsa Tower"), ["located"], "same"),
+        ("Were Scott Derrickson and Ed Wood of the same nationality?", ("Scott Derrickson", "Ed Wood"), [], "same"),
+    ],
+)
+def test_questions_are_taken_apart(question: str, anchors: tuple[str, ...], relations: list[str], form: str) -> None:
+    ask = understand(question)
+    assert (ask.anchors, [r.name for r in ask.relations], ask.form) == (anchors, relations, form)
+
+
+def test_reading_takes_the_value_next_to_the_cue_and_skimming_the_first() -> None:
+    text = "Ox is a town. It moved from Old Fen to New Fen, where it is based today. Its population is 1,200."
+    relation = BY_NAME["headquarters"]
+    assert read(text, "Ox", relation, relation.cues).value == "New Fen"  # type: ignore[union-attr]
+    assert read(text, "Ox", relation, relation.cues, skim=True).value == "Old Fen"  # type: ignore[union-attr]
+    assert read(text, "Ox", BY_NAME["population"], ["inhabitants"]) is None  # a word it does not know
+
+
+def test_names_dates_and_sizes() -> None:
+    assert name_spans("He was born on 4 March 1951 in New Fen to Ada of Velk.") == ["New Fen", "Ada of Velk"]
+    assert as_size("4 March 1951") == as_size("March 4, 1951") == (1951, 2, 4)
+    assert as_size("12,430") == (12430,)
+    assert as_size("unknown") is None
+
+
+def test_only_the_latest_turn_of_a_conversation_counts() -> None:
+    def said(role: str, **part: object) -> types.Content:
+        return types.Content(role=role, parts=[types.Part(**part)])  # type: ignore[arg-type]
+
+    result = types.FunctionResponse(name="search", response={"results": []})
+    turns = [said("user", text="Old?"), said("user", function_response=result), said("model", text="x")]
+    assert conversation([*turns, said("user", text="New?")]) == ("New?", [])
+    assert conversation(turns) == ("Old?", [{"results": []}])
+
+
+@pytest.mark.parametrize(
+    ("raw", "clean"),
+    [
+        ("Tarnholm", "Tarnholm"),
+        ("Answer: Tarnholm", "Tarnholm"),
+        ("I searched twice.\n\n**Final answer:** Tarnholm.", "Tarnholm"),
+        ("The answer is 4 March 1951.", "4 March 1951"),
+        ('"Tarnholm"', "Tarnholm"),
+        ("I could not find the answer.", "I could not find the answer"),
+        ("The Answer", "The Answer"),
+        ("", ""),
+        ("  \n ", ""),
+    ],
+)
+def test_answers_are_cleaned(raw: str, clean: str) -> None:
+    assert clean_answer(raw) == clean

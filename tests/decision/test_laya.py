@@ -1,0 +1,222 @@
+"""The Laya network: checkpoints, LoRA, answers that depend on nothing but their own row, parity of all back ends."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from observer_core.decision.laya.checkpoint import load_checkpoint, round_to_half, save_checkpoint
+from observer_core.decision.laya.config import LayaConfig
+from observer_core.decision.laya.layout import Layout, collate
+from observer_core.decision.laya.model import DecisionModel
+from observer_core.decision.laya.presets import find_preset
+from observer_core.decision.laya.runtime import LayaModel, TorchBackend
+from observer_core.decision.laya.trainer import fresh_model
+from observer_core.decision.training.lora import LoraOptions, add_lora, merge_lora
+from observer_core.errors import InputError, ObserverError
+from observer_core.questions import Question, default_questions
+from observer_core.rundir import RunDirectory
+
+QUESTIONS = default_questions() | {
+    "failure": Question(
+        type="choice", instructions="why", criteria={"none": None, "tool": "red", "other": "blue green"}
+    )
+}
+STATES = ["red", "blue green " * 20, "user question red", "tool " * 60, "x"]
+
+
+def model_of(encoder: Path, seed: int = 1) -> tuple[DecisionModel, LayaConfig]:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model, config = fresh_model(find_preset(str(encoder)), max_len=256)
+    return model.eval(), config
+
+
+def layout_of(encoder: Path) -> Layout:
+    return Layout(encoder, max_len=256, head_max_len=192)
+
+
+def numbers(answers: list) -> np.ndarray:
+    return np.array([p for of_state in answers for a in of_state.values() for p in a.probabilities.values()])
+
+
+@pytest.fixture
+def checkpoint(tiny_encoder: Path, tmp_path: Path) -> Path:
+    model, config = model_of(tiny_encoder)
+    round_to_half(model)
+    save_checkpoint(model, config, tiny_encoder, tmp_path / "checkpoint")
+    return tmp_path / "checkpoint"
+
+
+def test_a_checkpoint_comes_back_bit_for_bit(tiny_encoder: Path, checkpoint: Path) -> None:
+    model, config = model_of(tiny_encoder)
+    round_to_half(model)
+    loaded, loaded_config = load_checkpoint(checkpoint)
+    assert loaded_config == config
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, loaded.state_dict()[name]), name
+    before = LayaModel(layout_of(tiny_encoder), TorchBackend(model), config).answer(STATES, QUESTIONS)
+    assert LayaModel.open(checkpoint, max_tokens=256).answer(STATES, QUESTIONS) == before
+
+
+def test_parameter_names_are_the_released_ones(tiny_encoder: Path) -> None:
+    names = set(model_of(tiny_encoder)[0].state_dict())
+    rest = {name for name in names if not name.startswith(("encoder.", "head.layers."))}
+    assert rest == {
+        "type_emb.weight", "temperature", "scorer.0.weight", "scorer.0.bias", "scorer.1.weight", "scorer.1.bias",
+        "scorer.3.weight", "scorer.3.bias", "act_head.0.weight", "act_head.0.bias", "act_head.2.weight", "act_head.2.bias",
+    }  # fmt: skip
+    assert "head.layers.1.self_attn.in_proj_weight" in names
+
+
+def test_the_laya_package_reads_our_checkpoint_and_answers_alike(checkpoint: Path) -> None:
+    laya = pytest.importorskip("laya")
+    config = json.loads((checkpoint / "rl_agent_config.json").read_text())
+    theirs = laya.load(str(checkpoint), device="cpu").predict(
+        "tool " * 500, {n: q.model_dump() for n, q in QUESTIONS.items()}
+    )
+    (ours,) = LayaModel.open(checkpoint, max_tokens=config["max_len"]).answer(["tool " * 500], QUESTIONS)
+    given = theirs["answers"]
+    assert ours["answer_wrong"].noul == pytest.approx(given["answer_wrong"]["noul"], abs=1e-4)
+    for name in ("answers_question", "failure"):
+        assert list(ours[name].probabilities.values()) == pytest.approx(
+            list(given[name]["probabilities"].values()), abs=1e-4
+        )
+
+
+def test_lora_merged_is_lora_unmerged(tiny_encoder: Path) -> None:
+    model, config = model_of(tiny_encoder)
+    plain = numbers(LayaModel(layout_of(tiny_encoder), TorchBackend(model), config).answer(STATES, QUESTIONS))
+    model.encoder = add_lora(model.encoder, LoraOptions(rank=4))
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(3)
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.1)
+    ours = LayaModel(layout_of(tiny_encoder), TorchBackend(model), config)
+    unmerged = numbers(ours.answer(STATES, QUESTIONS))
+    model.encoder = merge_lora(model.encoder)
+    merged = numbers(LayaModel(layout_of(tiny_encoder), TorchBackend(model), config).answer(STATES, QUESTIONS))
+    assert np.abs(unmerged - plain).max() > 1e-3  # LoRA did something
+    assert np.abs(unmerged - merged).max() < 1e-5
+    assert not any("lora" in name for name in model.state_dict())
+
+
+def test_an_answer_depends_on_its_own_row_only(tiny_encoder: Path) -> None:
+    model, config = model_of(tiny_encoder)
+    ours = LayaModel(layout_of(tiny_encoder), TorchBackend(model), config)
+    together = ours.answer(STATES, QUESTIONS)
+    turned = ours.answer(STATES[::-1], dict(reversed(QUESTIONS.items())))[::-1]
+    for state, both, other in zip(STATES, together, turned, strict=True):
+        for name, question in QUESTIONS.items():
+            (alone,) = ours.answer([state], {"renamed": question})
+            assert both[name] == other[name] == alone["renamed"]
+
+
+def test_padding_changes_nothing(tiny_encoder: Path) -> None:
+    model, _ = model_of(tiny_encoder)
+    layout = layout_of(tiny_encoder)
+    rows = [row for of_state in layout.rows(STATES, QUESTIONS) for row in of_state]
+    backend = TorchBackend(model)
+    padded = backend.logits(collate(rows, layout.pad_id))
+    for row, logits in zip(rows, padded, strict=True):
+        alone = backend.logits(collate([row], layout.pad_id))[0]
+        assert np.abs(alone - logits[: len(alone)]).max() < 1e-5
+
+
+def test_onnx_answers_as_torch_at_every_shape(laya_run: RunDirectory) -> None:
+    graph = laya_run.onnx / laya_run.manifest.onnx["served"]
+    torch_model = LayaModel.open(laya_run.checkpoint)
+    onnx_model = LayaModel.open(laya_run.checkpoint, onnx=graph)
+    difference = np.abs(numbers(torch_model.answer(STATES, QUESTIONS)) - numbers(onnx_model.answer(STATES, QUESTIONS)))
+    assert difference.max() < 1e-5
+    assert laya_run.manifest.onnx["max_difference"] < 1e-5
+
+
+def test_temperature_divides_the_logits(checkpoint: Path) -> None:
+    (cold,) = LayaModel.open(checkpoint).answer(["red"], QUESTIONS)
+    config = LayaConfig.load(checkpoint)
+    config.model_copy(update={"temperature": (1.0, 1.0, 2.0)}).save(checkpoint)
+    (warm,) = LayaModel.open(checkpoint).answer(["red"], QUESTIONS)
+
+    def logit(p: float) -> float:
+        return float(np.log(p / (1 - p)))
+
+    assert logit(warm["answer_wrong"].noul) == pytest.approx(logit(cold["answer_wrong"].noul) / 2, abs=1e-6)
+    assert warm["failure"] == cold["failure"]
+
+
+def edit(checkpoint: Path, change) -> None:
+    weights = load_file(checkpoint / "model.safetensors")
+    change(weights)
+    save_file(weights, checkpoint / "model.safetensors")
+
+
+def rename(weights: dict) -> None:
+    weights["scorer.2.weight"] = weights.pop("scorer.1.weight")
+
+
+def lose(weights: dict) -> None:
+    del weights["type_emb.weight"]
+
+
+def spoil(weights: dict) -> None:
+    weights["scorer.3.bias"] = torch.full_like(weights["scorer.3.bias"], float("nan"))
+
+
+def reshape(weights: dict) -> None:
+    weights["type_emb.weight"] = weights["type_emb.weight"][:2].clone()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (rename, "lacks tensor scorer.1.weight"),
+        (lose, "lacks tensor type_emb.weight"),
+        (spoil, "scorer.3.bias holds a number that is not finite"),
+        (reshape, "type_emb.weight has shape"),
+    ],
+)
+def test_wrong_weights_are_refused(checkpoint: Path, change, says: str) -> None:
+    edit(checkpoint, change)
+    with pytest.raises(InputError, match=says):
+        load_checkpoint(checkpoint)
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "rl_agent_config.json", "encoder/config.json", "tokenizer/tokenizer.json"]
+)
+@pytest.mark.parametrize("how", ["missing", "cut"])
+def test_broken_checkpoint_files_are_named(checkpoint: Path, name: str, how: str) -> None:
+    file = checkpoint / name
+    if how == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:20])
+    with pytest.raises(InputError, match=Path(name).name):
+        LayaModel.open(checkpoint)
+
+
+def test_weights_too_large_for_the_file_are_refused(tiny_encoder: Path) -> None:
+    model, _ = model_of(tiny_encoder)
+    with torch.no_grad():
+        model.scorer[3].bias.fill_(1e6)
+    with pytest.raises(ObserverError, match=r"scorer\.3\.bias is not finite"):
+        round_to_half(model)
+
+
+def test_presets(tiny_encoder: Path, tmp_path: Path) -> None:
+    mini = find_preset("laya-mini")
+    assert (mini.max_len, mini.revision[:8]) == (512, "53aa5117")
+    with pytest.raises(InputError, match="no preset or encoder folder 'nothing'"):
+        find_preset("nothing")
+    shutil.copytree(tiny_encoder, tmp_path / "part")
+    (tmp_path / "part" / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"lacks model\.safetensors"):
+        find_preset(str(tmp_path / "part"))
+    with pytest.raises(InputError, match="at most 512 tokens"):
+        fresh_model(find_preset(str(tiny_encoder)), max_len=600)

@@ -1,0 +1,33 @@
+"""Services started by the tests."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving.harness import Service
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Callable[..., Service]]:
+    """Start a service with the given settings; all of them are killed at the end."""
+    started: list[Service] = []
+
+    def start(**settings: Any) -> Service:
+        made = Service(tmp_path / f"home{len(started)}", settings).start()
+        started.append(made)
+        return made
+
+    yield start
+    for one in started:
+        if one.process is not None and one.process.poll() is None:
+            one.kill()
+
+
+@pytest.fixture(scope="module")
+def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """One service for all tests of a module that only talk to it; everything is kept."""
+    made = Service(tmp_path_factory.mktemp("shared") / "home", {"policy": {"keep_threshold": 0.0}}).start()
+    yield made
+    if made.process is not None and made.process.poll() is None:
+        made.kill()

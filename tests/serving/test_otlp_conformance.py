@@ -1,0 +1,426 @@
+"""The promises of the OTLP specification, C1 to C24 of the project's list, against a real service.
+
+Not here: C12 and C14 are the table in `observer_serving.receive.status` (only overload is retryable); C23 (W3C tracestate)
+is deliberately not written.
+"""
+
+import gzip
+import json
+import secrets
+import socket
+import zlib
+from typing import Any
+
+import grpc
+import httpx
+import psutil
+import pytest
+import zstandard
+from google.rpc.error_details_pb2 import BadRequest, RetryInfo
+from google.rpc.status_pb2 import Status
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import TraceServiceStub
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from serving.harness import Service, make_request, new_trace, wait_until
+
+from observer_core.traces.otlp_json import dump_json_message
+from observer_serving.candidate import parse_spans
+from observer_serving.receive.status import OVERLOADED, RefusedError
+from observer_serving.receive.wire import cut
+
+PROTOBUF, JSON = "application/x-protobuf", "application/json"
+ENCODERS = {
+    "none": lambda body: body,
+    "gzip": gzip.compress,
+    "deflate": zlib.compress,
+    "zstd": lambda body: zstandard.ZstdCompressor().compress(body),
+}
+
+
+def post(service: Service, body: bytes, content_type: str | None = PROTOBUF, **headers: str) -> httpx.Response:
+    given = {"content-type": content_type} if content_type else {}
+    return httpx.post(service.otlp_http + "/v1/traces", content=body, headers=given | headers, timeout=30)
+
+
+def status_of(answer: httpx.Response) -> Status:
+    """The `google.rpc.Status` of a refusal, whichever encoding it has."""
+    if answer.headers["content-type"] == PROTOBUF:
+        return Status.FromString(answer.content)
+    assert answer.headers["content-type"] == JSON
+    body = answer.json()
+    return Status(code=body["code"], message=body["message"])
+
+
+def decision(service: Service, trace_id: bytes) -> dict[str, Any]:
+    found: list[dict[str, Any]] = []
+
+    def is_there() -> bool:
+        answer = httpx.get(f"{service.api}/v1/decisions/{trace_id.hex()}", timeout=30)
+        if answer.status_code == 200:
+            found.append(answer.json())
+        return bool(found)
+
+    wait_until(is_there)
+    return found[0]
+
+
+def one(spans: int = 3) -> tuple[bytes, ExportTraceServiceRequest]:
+    trace_id, span_ids = new_trace(spans)
+    return trace_id, make_request((trace_id, span_ids))
+
+
+def stub(service: Service) -> TraceServiceStub:
+    return TraceServiceStub(grpc.insecure_channel(service.otlp_grpc))
+
+
+@pytest.mark.parametrize("compression", ENCODERS)
+@pytest.mark.parametrize("content_type", [PROTOBUF, JSON])
+def test_C1_C16_compressions_and_encodings_over_http(shared_service: Service, compression: str, content_type: str):
+    trace_id, request = one()
+    body = request.SerializeToString() if content_type == PROTOBUF else dump_json_message(request)
+    headers = {} if compression == "none" else {"content-encoding": compression}
+    answer = post(shared_service, ENCODERS[compression](body), content_type, **headers)
+    assert answer.status_code == 200, answer.text
+    assert decision(shared_service, trace_id)["spans"] == 3
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
+def test_C1_compressions_over_grpc(shared_service: Service, compression: grpc.Compression):
+    trace_id, request = one()
+    assert stub(shared_service).Export(request, compression=compression) == ExportTraceServiceResponse()
+    assert decision(shared_service, trace_id)["spans"] == 3
+
+
+@pytest.mark.parametrize("compression", ["gzip", "deflate", "zstd"])
+def test_C2_a_bomb_is_refused_without_being_unpacked(shared_service: Service, compression: str):
+    assert shared_service.process is not None
+    process = psutil.Process(shared_service.process.pid)
+    bomb = ENCODERS[compression](bytes(300 << 20))
+    before = process.memory_info().rss
+    answer = post(shared_service, bomb, **{"content-encoding": compression})
+    assert answer.status_code == 413
+    assert status_of(answer).code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+    assert process.memory_info().rss - before < 200 << 20
+
+
+def test_C2_a_large_grpc_message_is_refused_without_a_retry_hint(shared_service: Service):
+    request = make_request(new_trace(1))
+    request.resource_spans[0].scope_spans[0].spans[0].name = "x" * (65 << 20)
+    with pytest.raises(grpc.RpcError) as refused:
+        stub(shared_service).Export(request, compression=grpc.Compression.Gzip)
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "grpc-status-details-bin" not in dict(refused.value.trailing_metadata() or ())
+
+
+def test_C2_a_chunked_body_is_cut_off_at_the_limit(service):
+    small = service(receive={"max_request": "100KB"})
+
+    def chunks():
+        for _ in range(50):
+            yield bytes(10_000)
+
+    answer = httpx.post(
+        small.otlp_http + "/v1/traces", content=chunks(), headers={"content-type": PROTOBUF}, timeout=30
+    )
+    assert answer.status_code == 413
+
+
+def test_C3_a_hundred_thousand_bad_spans_get_a_short_answer(shared_service: Service):
+    request = make_request(new_trace(1))
+    spans = request.resource_spans[0].scope_spans[0].spans
+    for number in range(100_000):
+        spans.add(trace_id=secrets.token_bytes(number % 15), span_id=b"x" * 8)
+    answer = post(shared_service, request.SerializeToString())
+    assert answer.status_code == 200
+    assert len(answer.content) < 4 << 20
+    assert ExportTraceServiceResponse.FromString(answer.content).partial_success.rejected_spans == 100_000
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type"),
+    [
+        (b"", PROTOBUF),
+        (b"{}", JSON),
+        (b'{"resourceSpans": []}', JSON),
+        (b'{"resourceSpans": [{"scopeSpans": []}]}', JSON),
+        (b"\x0a\x00", PROTOBUF),
+        (b"\x0a\x02\x12\x00", PROTOBUF),
+    ],
+)
+def test_C4_C5_C8_empty_requests_succeed(shared_service: Service, body: bytes, content_type: str):
+    answer = post(shared_service, body, content_type)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == content_type
+    assert answer.content == (b"{}" if content_type == JSON else b"")
+
+
+@pytest.mark.parametrize("content_type", [PROTOBUF, JSON])
+def test_C5_C8_full_success_leaves_partial_success_unset(shared_service: Service, content_type: str):
+    _, request = one()
+    body = request.SerializeToString() if content_type == PROTOBUF else dump_json_message(request)
+    answer = post(shared_service, body, content_type)
+    assert answer.headers["content-type"] == content_type
+    assert answer.content == (b"{}" if content_type == JSON else b"")
+
+
+def test_C6_partial_success_counts_and_says_why(shared_service: Service):
+    trace_id, request = one(3)
+    spans = request.resource_spans[0].scope_spans[0].spans
+    spans.add(trace_id=bytes(16), span_id=b"x" * 8)
+    spans.add(trace_id=trace_id, span_id=b"x" * 7)
+    answer = post(shared_service, request.SerializeToString())
+    partial = ExportTraceServiceResponse.FromString(answer.content).partial_success
+    assert partial.rejected_spans == 2
+    assert "trace_id is all zero" in partial.error_message
+    assert "span_id has 7 bytes" in partial.error_message
+    as_json = post(shared_service, dump_json_message(request), JSON).json()
+    assert as_json["partialSuccess"]["rejectedSpans"] == "2"
+    assert stub(shared_service).Export(request).partial_success.rejected_spans == 2
+    assert decision(shared_service, trace_id)["spans"] == 3
+
+
+@pytest.mark.parametrize("content_type", [PROTOBUF, JSON])
+@pytest.mark.parametrize(
+    ("method", "path", "body", "headers", "code"),
+    [
+        ("POST", "/v1/traces", b"\xff\xff\xff", {}, 400),
+        ("POST", "/v1/traces", b"not gzip", {"content-encoding": "gzip"}, 400),
+        ("POST", "/v1/traces", gzip.compress(bytes(1000))[:-9], {"content-encoding": "gzip"}, 400),
+        ("POST", "/v1/traces", b"not zstd", {"content-encoding": "zstd"}, 400),
+        ("POST", "/v1/traces", b"", {"content-encoding": "br"}, 415),
+        ("POST", "/v1/metrics", b"", {}, 404),
+        ("POST", "/v1/logs", b"", {}, 404),
+        ("POST", "/nothing", b"", {}, 404),
+        ("GET", "/v1/traces", b"", {}, 405),
+        ("PUT", "/v1/traces", b"", {}, 405),
+    ],
+)
+def test_C9_C10_C24_every_refusal_is_a_status_in_the_requests_encoding(
+    shared_service: Service, content_type: str, method: str, path: str, body: bytes, headers: dict[str, str], code: int
+):
+    answer = httpx.request(
+        method,
+        shared_service.otlp_http + path,
+        content=body,
+        headers={"content-type": content_type} | headers,
+        timeout=30,
+    )
+    assert answer.status_code == code
+    assert answer.headers["content-type"] == content_type
+    status = status_of(answer)
+    assert status.code != 0
+    assert status.message
+    if code == 400 and content_type == PROTOBUF:
+        assert BadRequest.FromString(status.details[0].value).field_violations[0].description == status.message
+
+
+@pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded", "application/xml"])
+def test_C9_unknown_media_types_are_415(shared_service: Service, content_type: str | None):
+    answer = post(shared_service, b"x", content_type)
+    assert answer.status_code == 415
+    assert "application/x-protobuf" in status_of(answer).message
+
+
+@pytest.mark.parametrize("body", [b"[]", b"{", b"null", b'"x"', b'{"resourceSpans": 5}', b"\xff", b"[" * 100_000])
+def test_C10_bad_json_is_400(shared_service: Service, body: bytes):
+    answer = post(shared_service, body, JSON)
+    assert answer.status_code == 400
+    assert answer.json()["details"][0]["@type"].endswith("google.rpc.BadRequest")
+
+
+def test_C10_bad_protobuf_over_grpc_is_invalid_argument(shared_service: Service):
+    call = grpc.insecure_channel(shared_service.otlp_grpc).unary_unary(
+        "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+    )
+    with pytest.raises(grpc.RpcError) as refused:
+        call(b"\xff\xff\xff")
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_C11_C13_overload_is_503_and_unavailable_with_a_delay(service):
+    full = service(buffer={"max_bytes": 1}, assembly={"quiet_period": "30s", "timeout": "60s"})
+    assert post(full, one()[1].SerializeToString()).status_code == 200
+    answer = post(full, one()[1].SerializeToString())
+    assert answer.status_code == 503
+    assert int(answer.headers["retry-after"]) >= 1
+    assert status_of(answer).code == grpc.StatusCode.UNAVAILABLE.value[0]
+    with pytest.raises(grpc.RpcError) as refused:
+        stub(full).Export(one()[1])
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+    details = Status.FromString(dict(refused.value.trailing_metadata() or ())["grpc-status-details-bin"])
+    assert RetryInfo.FromString(details.details[0].value).retry_delay.seconds == 1
+    assert httpx.get(full.api + "/readyz").status_code == 503
+    assert httpx.post(full.api + "/v1/traces", json={"question": "q", "final_answer": "a"}).status_code == 503
+
+
+def test_C11_the_json_form_of_a_delay():
+    body = json.loads(RefusedError(OVERLOADED, "full", retry_after=1.5).body("json"))
+    assert body["code"] == 14
+    assert body["details"] == [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "1.5s"}]
+
+
+def test_C15_json_ids_numbers_and_unknown_fields(shared_service: Service):
+    trace_id, span_id, link = secrets.token_bytes(16), secrets.token_bytes(8), secrets.token_bytes(16)
+    span = {
+        "traceId": trace_id.hex().upper(),
+        "spanId": span_id.hex(),
+        "name": "run",
+        "kind": 1,
+        "startTimeUnixNano": "1700000000000000000",
+        "endTimeUnixNano": 1700000000000000001,
+        "attributes": [
+            {"key": "a", "value": {"intValue": "5"}},
+            {"key": "b", "value": {"intValue": 5}},
+            {"key": "input.value", "value": {"stringValue": "Which river?"}},
+        ],
+        "links": [{"traceId": link.hex(), "spanId": span_id.hex().upper()}],
+        "unknownField": {"x": [1]},
+    }
+    body = {"resourceSpans": [{"scopeSpans": [{"spans": [span], "newThing": 1}]}], "more": None}
+    assert post(shared_service, json.dumps(body).encode(), JSON).content == b"{}"
+    assert decision(shared_service, trace_id)["spans"] == 1
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "application/json; charset=utf-8",
+        "APPLICATION/JSON",
+        "application/json;charset=UTF-8",
+        "Application/X-Protobuf",
+        "application/x-protobuf; x=y",
+    ],
+)
+def test_C16_content_types_with_parameters_and_in_upper_case(shared_service: Service, content_type: str):
+    trace_id, request = one()
+    body = dump_json_message(request) if "json" in content_type.lower() else request.SerializeToString()
+    assert post(shared_service, body, content_type).status_code == 200
+    assert decision(shared_service, trace_id)["spans"] == 3
+
+
+@pytest.mark.parametrize("length", [0, 1, 7, 8, 9, 15, 16, 17, 32])
+def test_C17_id_lengths(length: int):
+    request = ExportTraceServiceRequest()
+    spans = request.resource_spans.add().scope_spans.add().spans
+    spans.add(trace_id=b"t" * length, span_id=b"s" * 8, end_time_unix_nano=1)
+    spans.add(trace_id=b"t" * 16, span_id=b"s" * length, end_time_unix_nano=1)
+    spans.add(trace_id=b"t" * 16, span_id=b"s" * 8, parent_span_id=bytes(8), end_time_unix_nano=1)
+    result = cut(request, request.SerializeToString())
+    assert result.rejected == (length != 16) + (length != 8)
+    assert result.pieces[0].root_ended
+    assert result.spans == 3
+
+
+def test_C18_C19_C22_spans_are_cut_apart_byte_for_byte():
+    """Flags, trace state, links, events, attribute values of every kind, unknown fields, schema URLs, dropped counts."""
+    request = ExportTraceServiceRequest()
+    traces = [new_trace(4) for _ in range(5)]
+    for group in range(3):
+        resource_spans = request.resource_spans.add(schema_url=f"schema{group}")
+        resource_spans.resource.attributes.add(key="service.name").value.string_value = f"s{group}"
+        resource_spans.resource.dropped_attributes_count = 3
+        for scope in range(2):
+            scope_spans = resource_spans.scope_spans.add(schema_url="inner")
+            scope_spans.scope.name = f"scope{scope}"
+            for trace_id, span_ids in traces:
+                span = scope_spans.spans.add(
+                    trace_id=trace_id, span_id=span_ids[scope], trace_state="vendor=1", flags=0xFFFFFFFF, name="ü"
+                )
+                span.links.add(trace_id=trace_id, span_id=span_ids[0], trace_state="a=b", flags=7)
+                span.events.add(name="exception", time_unix_nano=1).attributes.add(key="k").value.bytes_value = b"\xff"
+                value = span.attributes.add(key="mixed").value.array_value
+                value.values.add().int_value = 1
+                value.values.add().kvlist_value.values.add(key="empty")
+                span.attributes.add(key="empty")
+                span.MergeFromString(b"\xfa\x3f\x03new")  # field 1023, which this version does not know
+    body = request.SerializeToString()
+    result = cut(ExportTraceServiceRequest.FromString(body), body)
+    assert [piece.trace_id for piece in result.pieces] == [trace_id for trace_id, _ in traces]
+
+    def spans_of(message: ExportTraceServiceRequest, trace_id: bytes) -> list[tuple[bytes, ...]]:
+        return [
+            (
+                rs.resource.SerializeToString(),
+                rs.schema_url.encode(),
+                ss.scope.SerializeToString(),
+                s.SerializeToString(),
+            )
+            for rs in message.resource_spans
+            for ss in rs.scope_spans
+            for s in ss.spans
+            if s.trace_id == trace_id
+        ]
+
+    for piece in result.pieces:
+        cut_out = ExportTraceServiceRequest(resource_spans=parse_spans(piece.data))
+        assert spans_of(cut_out, piece.trace_id) == spans_of(request, piece.trace_id)
+        assert piece.span_ids == b"".join(
+            s.span_id for rs in cut_out.resource_spans for ss in rs.scope_spans for s in ss.spans
+        )
+        for _, _, _, span in spans_of(request, piece.trace_id):
+            assert span in piece.data
+
+
+def test_C22_an_encoding_no_client_uses_is_read_all_the_same():
+    """Tags in more bytes than needed, spans before their scope: protobuf allows both."""
+    span = Span(trace_id=b"t" * 16, span_id=b"s" * 8, end_time_unix_nano=1).SerializeToString()
+    scope_spans = b"\x92\x00" + bytes([len(span)]) + span + b"\x0a\x03\x0a\x01x"
+    body = b"\x0a" + bytes([len(scope_spans) + 2]) + b"\x12" + bytes([len(scope_spans)]) + scope_spans
+    message = ExportTraceServiceRequest.FromString(body)
+    assert message.resource_spans[0].scope_spans[0].scope.name == "x"
+    (piece,) = cut(message, body).pieces
+    assert ExportTraceServiceRequest.FromString(piece.data) == message
+
+
+def test_C20_the_same_batch_twice_is_one_trace_with_each_span_once(shared_service: Service):
+    trace_id, request = one(4)
+    for _ in range(3):
+        assert post(shared_service, request.SerializeToString()).status_code == 200
+    assert decision(shared_service, trace_id)["spans"] == 4
+    assert post(shared_service, request.SerializeToString()).status_code == 200
+    late = httpx.get(f"{shared_service.api}/v1/decisions/{trace_id.hex()}").json()
+    assert late["late_spans"] == 0
+
+
+def test_C24_logs_sent_to_the_traces_path_are_refused_with_a_reason(shared_service: Service):
+    """`ExportLogsServiceRequest` has the same field numbers: its records decode as spans without ids."""
+    record = b"\x2a\x05\x0a\x03log"  # LogRecord.body, field 5
+    scope_logs = b"\x12" + bytes([len(record)]) + record
+    resource_logs = b"\x12" + bytes([len(scope_logs)]) + scope_logs
+    answer = post(shared_service, b"\x0a" + bytes([len(resource_logs)]) + resource_logs)
+    assert answer.status_code in (200, 400)
+    if answer.status_code == 200:
+        partial = ExportTraceServiceResponse.FromString(answer.content).partial_success
+        assert partial.rejected_spans == 1
+        assert "trace_id has 0 bytes" in partial.error_message
+
+
+def test_keys_are_asked_for_on_every_door(service):
+    locked = service(api_key="secret")
+    good = {"authorization": "Bearer secret"}
+    _, request = one()
+    body = request.SerializeToString()
+    assert post(locked, body).status_code == 401
+    assert status_of(post(locked, body, authorization="Bearer wrong")).code == grpc.StatusCode.UNAUTHENTICATED.value[0]
+    assert post(locked, body, **good).status_code == 200
+    with pytest.raises(grpc.RpcError) as refused:
+        stub(locked).Export(request)
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    stub(locked).Export(request, metadata=tuple(good.items()))
+    assert httpx.get(locked.api + "/v1/decisions").status_code == 401
+    assert httpx.get(locked.api + "/v1/decisions", headers=good).status_code == 200
+    assert httpx.get(locked.api + "/healthz").status_code == 200
+
+
+def test_a_client_that_hangs_up_does_no_harm(shared_service: Service):
+    host, _, port = shared_service.otlp_http.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(
+            b"POST /v1/traces HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-protobuf\r\ncontent-length: 99\r\n\r\nab"
+        )
+    trace_id, request = one()
+    assert post(shared_service, request.SerializeToString()).status_code == 200
+    assert decision(shared_service, trace_id)["spans"] == 3

@@ -1,0 +1,150 @@
+"""The write-ahead log against crashes, damage and full disks."""
+
+import asyncio
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from observer_serving.buffer.received import JsonTrace, Received
+from observer_serving.buffer.wal import BufferUnavailableError, Logged, WriteAheadLog
+from observer_serving.receive.wire import Piece
+
+
+def piece(number: int, data: bytes = b"span bytes") -> Piece:
+    return Piece(number.to_bytes(16, "big"), number.to_bytes(8, "big") * 2, number % 2 == 0, data)
+
+
+def entry(number: int, size: int = 10) -> Received:
+    return Received(1000 + number, (piece(number, bytes([number % 256]) * size), piece(number + 1000)))
+
+
+def write(folder: Path, entries: list[Received], **options) -> list[Logged]:
+    """Append the entries, half of them at once, through a fresh log; returns what was committed, in order."""
+    committed: list[Logged] = []
+    folder.mkdir(exist_ok=True)
+    log = WriteAheadLog(folder, committed.extend, **options)
+    list(log.replay())
+    log.start()
+
+    async def run() -> None:
+        half = len(entries) // 2
+        await asyncio.gather(*(log.append(one) for one in entries[:half]))
+        for one in entries[half:]:
+            await log.append(one)
+
+    asyncio.run(run())
+    log.close()
+    return committed
+
+
+def read(folder: Path) -> tuple[list[Received], WriteAheadLog]:
+    log = WriteAheadLog(folder, lambda entries: None)
+    return [logged.received for logged in log.replay()], log
+
+
+def test_everything_acknowledged_is_read_back_in_order(tmp_path: Path):
+    spans = [entry(i) for i in range(200)]
+    json_trace = Received(5, (JsonTrace(b"t" * 16, b'{"question": "?"}'),))
+    committed = write(tmp_path, [*spans, json_trace], segment_bytes=2000)
+    assert [logged.received for logged in committed] == [*spans, json_trace]
+    assert read(tmp_path)[0] == [*spans, json_trace]
+    assert len(list(tmp_path.glob("*.wal"))) > 1
+
+
+def test_a_torn_tail_is_reported_and_everything_before_it_survives(tmp_path: Path):
+    entries = [entry(i, size=300) for i in range(5)]
+    write(tmp_path, entries)
+    (file,) = tmp_path.glob("*.wal")
+    whole = file.read_bytes()
+    boundaries = []
+    for cut in range(len(whole) - 1, 0, -7):
+        file.write_bytes(whole[:cut])
+        got, log = read(tmp_path)
+        assert got == entries[: len(got)]
+        boundaries.append(len(got))
+        lost = sum(damage.size for damage in log.damage)
+        assert (lost == 0) == (cut * 5 % len(whole) == 0)
+    assert boundaries[0] == 4
+    assert boundaries[-1] == 0
+
+
+def test_damage_in_the_middle_costs_only_the_damaged_entry(tmp_path: Path):
+    entries = [entry(i, size=300) for i in range(9)]
+    write(tmp_path, entries)
+    (file,) = tmp_path.glob("*.wal")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    file.write_bytes(data)
+    got, log = read(tmp_path)
+    assert got == entries[:4] + entries[5:]
+    assert len(log.damage) == 1
+
+
+def test_segments_are_deleted_when_released_and_not_before(tmp_path: Path):
+    write(tmp_path, [entry(i, size=500) for i in range(10)], segment_bytes=1500)
+    log = WriteAheadLog(tmp_path, lambda entries: None)
+    logged = list(log.replay())
+    files = len(list(tmp_path.glob("*.wal")))
+    assert files > 2
+    first = [one.segment for one in logged if one.segment == logged[0].segment]
+    log.release(logged[0].segment, 2 * len(first) - 1)
+    assert len(list(tmp_path.glob("*.wal"))) == files
+    log.release(logged[0].segment, 1)
+    assert len(list(tmp_path.glob("*.wal"))) == files - 1
+    for one in logged:
+        if one.segment != logged[0].segment:
+            log.release(one.segment, 2)
+    assert list(tmp_path.glob("*.wal")) == []
+    assert log.size == 0
+
+
+def test_a_full_disk_refuses_and_leaves_nothing_half_written(tmp_path: Path, monkeypatch):
+    committed: list[Logged] = []
+    log = WriteAheadLog(tmp_path, committed.extend)
+    log.start()
+    real_write = os.write
+    full = False
+
+    def write_until_full(descriptor: int, data) -> int:
+        if full and len(data) > 100:
+            return real_write(descriptor, bytes(data)[:50])
+        if full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real_write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write_until_full)
+
+    async def run() -> None:
+        nonlocal full
+        await log.append(entry(1))
+        full = True
+        with pytest.raises(BufferUnavailableError, match="No space left"):
+            await log.append(entry(2))
+        assert log.failure is not None
+        full = False
+        await log.append(entry(3))
+        assert log.failure is None
+
+    asyncio.run(run())
+    log.close()
+    assert [one.received for one in committed] == [entry(1), entry(3)]
+    again, reread = read(tmp_path)
+    assert again == [entry(1), entry(3)]
+    assert reread.damage == []
+
+
+def test_limits_refuse_before_anything_is_written(tmp_path: Path):
+    log = WriteAheadLog(tmp_path, lambda entries: None, max_bytes=1000)
+    log.start()
+
+    async def run() -> None:
+        await log.append(entry(1, size=2000))
+        with pytest.raises(BufferUnavailableError, match="limit"):
+            await log.append(entry(2))
+
+    asyncio.run(run())
+    log.close()
+    with pytest.raises(BufferUnavailableError, match="shutting down"):
+        asyncio.run(log.append(entry(3)))
