@@ -4,11 +4,17 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from observer_core.alerts import AlertBook, AlertRule, Webhook, WebhookError
 from observer_core.errors import InputError
+from observer_core.rollouts.features import extract
+from observer_core.rollouts.monitor import DEFAULT_RULES, step_metrics
+from observer_core.rollouts.reading import RolloutLog
+from observer_core.rollouts.story import story_log
 
 RULE = AlertRule("parse failures", "failed", 0.2, window=3, message="see the collapse runbook")
 
@@ -98,3 +104,20 @@ def test_events_reach_the_webhook_and_wait_when_it_does_not_answer(hook: Hook):
     assert resolved["text"].startswith("[RESOLVED] parse failures: failed is 0 ")
     assert firing["attachments"][0]["color"] != resolved["attachments"][0]["color"]
     assert book.deliver(send) == 0
+
+
+def test_the_collapse_of_the_seed_run_fires_and_resolves(hook: Hook, tmp_path: Path):
+    pq.write_table(story_log(7).table, tmp_path / "log.parquet")
+    book = AlertBook(DEFAULT_RULES)
+    events = [
+        event
+        for step, metrics in step_metrics(extract(RolloutLog(tmp_path / "log.parquet")))
+        for event in book.observe(metrics, step)
+    ]
+    assert [event.status for event in events] == ["firing", "resolved"]
+    assert 18 <= events[0].at <= 20
+    assert 28 <= events[1].at <= 31
+    assert book.deliver(Webhook(hook.url)) == 2
+    firing, resolved = (body["text"] for body in hook.taken)
+    assert firing.startswith("[FIRING] completions cannot be read: parse_failure_share is ")
+    assert resolved.startswith("[RESOLVED] completions cannot be read")

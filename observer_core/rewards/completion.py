@@ -9,7 +9,7 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -81,6 +81,34 @@ class Completion:
     def parsed(self) -> bool:
         """Whether the text is a JSON object at all (fields may still be missing)."""
         return self.error is None or self.error.kind in SHAPE_KINDS
+
+
+class Reading(NamedTuple):
+    """What a completion's reading gave, without its texts: cheap to hand from process to process. `cited` counts."""
+
+    kind: str | None
+    at: str
+    confidence: float | None
+    cited: int | None
+
+    @property
+    def parsed(self) -> bool:
+        """Whether the text was a JSON object at all."""
+        return self.kind is None or self.kind in SHAPE_KINDS
+
+    def __str__(self) -> str:
+        return f"{self.kind}({self.at})" if self.at else str(self.kind)
+
+
+def reading_of(completion: Completion) -> Reading:
+    """A completion without its texts."""
+    error, cited = completion.error, completion.cited
+    return Reading(
+        error.kind if error else None,
+        error.at if error else "",
+        completion.confidence,
+        None if cited is None else len(cited),
+    )
 
 
 def read_completion(text: str, shape: Shape = DEFAULT_SHAPE) -> Completion:

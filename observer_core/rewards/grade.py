@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from observer_core.rewards.completion import Completion, plain_completion, read_completion
+from observer_core.rewards.completion import Completion, Reading, plain_completion, read_completion, reading_of
 from observer_core.rewards.registry import Reward
 
 INTERNAL = frozenset({"row", "step", "prompt", "completion", "messages", "extra"})
@@ -32,11 +32,15 @@ class RewardFailure:
 
 @dataclass(slots=True)
 class Graded:
-    """Scores of consecutive rows. NaN: the reward does not apply to the row, or failed (then it is in `failures`)."""
+    """Scores of consecutive rows. NaN: the reward does not apply to the row, or failed (then it is in `failures`).
+
+    `completions` are there only in the process that read them.
+    """
 
     rows: np.ndarray
     scores: dict[str, np.ndarray]
     seconds: dict[str, np.ndarray]
+    readings: list[Reading]
     completions: list[Completion]
     failures: list[RewardFailure] = field(default_factory=list)
 
@@ -75,7 +79,9 @@ def grade(
     skip = skip or {}
     read = plain_completion if plain else read_completion
     completions = [read(row["completion"]) for row in rows]
-    graded = Graded(np.fromiter((r["row"] for r in rows), np.int64, len(rows)), {}, {}, completions)
+    graded = Graded(
+        np.fromiter((r["row"] for r in rows), np.int64, len(rows)), {}, {}, [*map(reading_of, completions)], completions
+    )
     for index, reward in enumerate(rewards):
         scores = np.full(len(rows), np.nan)
         seconds = np.zeros(len(rows), np.float32)

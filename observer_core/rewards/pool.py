@@ -49,7 +49,9 @@ def _work(pipe: Connection, cell: Any, specs: list[tuple[str, str]], plain: bool
         if task is None:
             return
         batch, skip, alone, off = task
-        pipe.send(grade(rewards, batch.to_pylist(), plain=plain, skip=skip, off=off, alone=alone, watch=watch))
+        graded = grade(rewards, batch.to_pylist(), plain=plain, skip=skip, off=off, alone=alone, watch=watch)
+        graded.completions = []
+        pipe.send(graded)
 
 
 def _refind(name: str, source: str) -> Reward:

@@ -208,9 +208,9 @@ def regraded_batch(rewards: Sequence[Reward], batch: pa.RecordBatch, graded: Gra
         "row": batch.column("row"),
         "step": batch.column("step"),
         "task_id": batch.column("task_id"),
-        "parse_error": [c.error.kind if c.error else None for c in graded.completions],
-        "parse_error_at": [c.error.at if c.error else None for c in graded.completions],
-        "confidence": [c.confidence for c in graded.completions],
+        "parse_error": [r.kind for r in graded.readings],
+        "parse_error_at": [r.at or None for r in graded.readings],
+        "confidence": [r.confidence for r in graded.readings],
     }
     for reward in rewards:
         columns[reward.name] = pa.array(graded.scores[reward.name], pa.float64(), from_pandas=True)
@@ -233,7 +233,7 @@ def _account(result: Regrade, log: RolloutLog, batch: pa.RecordBatch, graded: Gr
         result.failures[failure.reward, failure.kind] += 1
         if len(result.first_failures) < _SHOWN_FAILURES:
             result.first_failures.append(failure)
-    result.parse_errors.update(c.error.kind for c in graded.completions if c.error)
+    result.parse_errors.update(r.kind for r in graded.readings if r.kind)
     for name, scores in graded.scores.items():
         result.seconds[name] = result.seconds.get(name, 0.0) + float(graded.seconds[name].sum())
         if name in log.rewards:

@@ -1,15 +1,15 @@
-"""Signatures of a completion that games its rewards, from the completion and its scores alone."""
+"""Signatures of a completion that games its rewards, from its reading and its scores alone."""
 
 from collections.abc import Mapping
 
 from observer_core.rewards.builtin import builtin_name
-from observer_core.rewards.completion import Completion
+from observer_core.rewards.completion import Reading
 
 POOR = 0.25
 
 
 def hack_signature(
-    completion: Completion, scores: Mapping[str, float | None], advantage: float | None, citations: int | None
+    reading: Reading, scores: Mapping[str, float | None], advantage: float | None, citations: int | None
 ) -> str | None:
     """What a completion looks like it exploits, several joined by a comma; None for nothing.
 
@@ -21,14 +21,14 @@ def hack_signature(
     quality = known.get("quality")
     rewarded = advantage is not None and advantage > 0
     found = []
-    if quality is not None and quality < POOR and completion.parsed:
+    if quality is not None and quality < POOR and reading.parsed:
         if advantage is not None and advantage > 1:
             found.append("rewarded_though_bad")
         if quality < 0.1 and rewarded and known.get("format") == 1.0:
             found.append("form_only")
-        if completion.confidence is not None and completion.confidence >= 0.8:
+        if reading.confidence is not None and reading.confidence >= 0.8:
             found.append("overconfident")
-    if rewarded and completion.cited and citations and len(completion.cited) > 2 * citations:
+    if rewarded and reading.cited and citations and reading.cited > 2 * citations:
         found.append("citation_stuffing")
     if rewarded and known.get("repetition", 1.0) < 0.5:
         found.append("padding")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from observer_core.rewards.completion import Completion
+from observer_core.rewards.completion import Reading
 from observer_core.rewards.grade import Graded
 from observer_core.rewards.registry import Reward
 from observer_core.rollouts import wire
@@ -31,7 +31,7 @@ class Scored:
     """
 
     row: Mapping[str, Any]
-    completion: Completion
+    reading: Reading
     scores: dict[str, float | None]
     seconds: dict[str, float]
     errors: dict[str, str]
@@ -108,7 +108,7 @@ class SpanBuilder:
             "training.step": step,
             "training.completions": len(scored),
             "training.prompts": len({item.row["prompt"] for item in scored}),
-            "training.parse_failures": sum(not item.completion.parsed for item in scored),
+            "training.parse_failures": sum(not item.reading.parsed for item in scored),
         }
         for name in scored[0].scores if scored else ():
             values = [s for item in scored if (s := item.scores[name]) is not None]
@@ -120,9 +120,8 @@ class SpanBuilder:
     def _completion(
         self, spans: list[Span], trace_id: bytes, root_id: bytes, step: int, place: int, item: Scored, start: int
     ) -> int:
-        row, completion = item.row, item.completion
+        row, reading = item.row, item.reading
         span_id = _digest(8, "completion", self.run, step, place)
-        error = completion.error
         citations = row.get("citations")
         attributes: Attributes = {
             "openinference.span.kind": "LLM",
@@ -133,18 +132,18 @@ class SpanBuilder:
             "task.id": row.get("task_id"),
             "group.id": row.get("group_id"),
             "grpo.advantage": row.get("advantage"),
-            "completion.confidence": completion.confidence,
-            "completion.cited": None if completion.cited is None else len(completion.cited),
-            "completion.length": len(completion.text),
+            "completion.confidence": reading.confidence,
+            "completion.cited": reading.cited,
+            "completion.length": len(row["completion"]),
             "completion.truncated": row.get("truncated"),
-            "completion.parse_error": error.kind if error else None,
-            "completion.parse_error.at": error.at or None if error else None,
+            "completion.parse_error": reading.kind,
+            "completion.parse_error.at": reading.at or None,
             "hack.signature": hack_signature(
-                completion, item.scores, row.get("advantage"), None if citations is None else len(citations)
+                reading, item.scores, row.get("advantage"), None if citations is None else len(citations)
             ),
             **{f"reward.{name}.score": score for name, score in item.scores.items()},
             "input.value": row["prompt"],
-            "output.value": completion.text,
+            "output.value": row["completion"],
         }
         cursor = start
         children = []
@@ -152,7 +151,7 @@ class SpanBuilder:
             end = cursor + max(1000, int(item.seconds.get(name, 0.0) * 1e9))
             children.append(self._reward(trace_id, span_id, step, place, item, name, score, cursor, end))
             cursor = end
-        failed = None if completion.parsed else f"cannot be read: {error}"
+        failed = None if reading.parsed else f"cannot be read: {reading}"
         spans.append(Span(trace_id, span_id, root_id, "completion", "completion", start, cursor, attributes, failed))
         spans += children
         return cursor
@@ -219,7 +218,7 @@ def _scored(graded: Iterable[tuple[pa.RecordBatch, Graded]], logged: Sequence[st
             for name, values in scores.items():
                 own[name] = None if values[i] != values[i] else values[i]
             times = {name: values[i] for name, values in seconds.items()}
-            yield Scored(row, result.completions[i], own, times, errors.get(row["row"], {}))
+            yield Scored(row, result.readings[i], own, times, errors.get(row["row"], {}))
 
 
 def _digest(size: int, *parts: object) -> bytes:
