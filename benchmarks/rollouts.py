@@ -1,7 +1,7 @@
 """Benchmarks of training-run telemetry: `python benchmarks/rollouts.py [regrade|rouge|emit|analyze ...]`.
 
-Prints one JSON object per benchmark with wall seconds, CPU seconds and the figure that is promised. On a busy machine wall times say
-little; the CPU seconds beside them are the program's own (children included).
+Prints one JSON object per benchmark with wall seconds, CPU seconds and the figure that is promised. On a busy machine
+wall times say little; the CPU seconds beside them are the program's own (children included).
 """
 
 import json

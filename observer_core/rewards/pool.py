@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.ipc
 
 from observer_core.errors import ObserverError
 from observer_core.rewards.grade import Graded, RewardFailure, Watch, grade
@@ -48,7 +49,8 @@ def _work(pipe: Connection, cell: Any, specs: list[tuple[str, str]], plain: bool
         task = pipe.recv()
         if task is None:
             return
-        batch, skip, alone, off = task
+        schema, packed, skip, alone, off = task
+        batch = pa.ipc.read_record_batch(pa.py_buffer(packed), schema)
         graded = grade(rewards, batch.to_pylist(), plain=plain, skip=skip, off=off, alone=alone, watch=watch)
         graded.completions = []
         pipe.send(graded)
@@ -130,7 +132,9 @@ class RewardPool:
                 if worker.task is None and queue:
                     worker.task = queue.pop(0)
                     task = tasks[worker.task]
-                    worker.pipe.send((task.batch, task.skip, task.alone, self.switched_off))
+                    # Arrow's own format sends a slice alone; pickling one would send the buffers it is a slice of.
+                    packed = task.batch.serialize()
+                    worker.pipe.send((task.batch.schema, packed, task.skip, task.alone, self.switched_off))
             if not tasks:
                 return
             for number, graded in self._collect(tasks, queue):
