@@ -28,39 +28,39 @@ from observer_core.rollouts.findings import analyze
 from observer_core.rollouts.reading import RolloutLog
 from observer_core.rollouts.regrade import GradeOptions, regrade
 
+BLOCK = 8000
+
 
 def make_log(path: Path, rows: int, *, words: int = 120, seed: int = 0) -> None:
-    """A healthy log of `rows` completions with answers of about `words` words, eight to a step."""
+    """A log of `rows` completions with answers of about `words` words; eight to a step, texts repeat every `BLOCK` rows."""
     rng = random.Random(seed)
     vocabulary = ["".join(rng.choices("abcdefghijklmnop", k=rng.randint(3, 9))) for _ in range(3000)]
     tasks = [" ".join(rng.choices(vocabulary, k=words)) for _ in range(100)]
-    writer = None
-    for start in range(0, rows, 8000):
-        out = []
-        for row in range(start, min(start + 8000, rows)):
-            task = row // 8 % len(tasks)
-            answer = tasks[task].split()
-            for _ in range(len(answer) // 3):
-                answer[rng.randrange(len(answer))] = rng.choice(vocabulary)
-            text = {"answer": " ".join(answer), "cited_artifacts": [f"d{task}-0"], "confidence": round(rng.random(), 2)}
-            scores = {r.name: float(np.float32(rng.random())) for r in builtin_rewards()}
-            out.append(
-                {
-                    "step": row // 8,
-                    "prompt": f"Question {task}?",
-                    "completion": orjson.dumps(text).decode(),
-                    **scores,
-                    "advantage": rng.gauss(0, 1),
-                    "task_id": f"task-{task}",
-                    "reference": tasks[task],
-                    "citations": [f"d{task}-0"],
-                }
-            )
-        table = pa.Table.from_pylist(out)
-        writer = writer or pq.ParquetWriter(path, table.schema, compression="zstd")
-        writer.write_table(table)
-    assert writer is not None
-    writer.close()
+    out = []
+    for row in range(min(rows, BLOCK)):
+        task = row // 8 % len(tasks)
+        answer = tasks[task].split()
+        for _ in range(len(answer) // 3):
+            answer[rng.randrange(len(answer))] = rng.choice(vocabulary)
+        text = {"answer": " ".join(answer), "cited_artifacts": [f"d{task}-0"], "confidence": round(rng.random(), 2)}
+        scores = {r.name: float(np.float32(rng.random())) for r in builtin_rewards()}
+        out.append(
+            {
+                "step": row // 8,
+                "prompt": f"Question {task}?",
+                "completion": orjson.dumps(text).decode(),
+                **scores,
+                "advantage": rng.gauss(0, 1),
+                "task_id": f"task-{task}",
+                "reference": tasks[task],
+                "citations": [f"d{task}-0"],
+            }
+        )
+    block = pa.Table.from_pylist(out)
+    with pq.ParquetWriter(path, block.schema, compression="zstd") as writer:
+        for start in range(0, rows, BLOCK):
+            steps = pa.array(np.arange(start, start + len(block)) // 8)
+            writer.write_table(block.set_column(0, "step", steps).slice(0, rows - start))
 
 
 def timed(call: Callable[[], object]) -> dict[str, float]:
