@@ -32,7 +32,7 @@ BLOCK = 8000
 
 
 def make_log(path: Path, rows: int, *, words: int = 120, seed: int = 0) -> None:
-    """A log of `rows` completions with answers of about `words` words; eight to a step, texts repeat every `BLOCK` rows."""
+    """A log of `rows` completions of about `words` words, eight to a step; texts repeat every `BLOCK` rows."""
     rng = random.Random(seed)
     vocabulary = ["".join(rng.choices("abcdefghijklmnop", k=rng.randint(3, 9))) for _ in range(3000)]
     tasks = [" ".join(rng.choices(vocabulary, k=words)) for _ in range(100)]

@@ -13,6 +13,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, Status
 from observer_core.errors import InputError, ObserverError
 from observer_core.traces.normalise import PROJECT_KEY, normalise
 from observer_core.traces.trace import Trace
+from observer_pipeline.verdicts import merge_annotations
 
 if TYPE_CHECKING:
     from phoenix.client import Client
@@ -29,19 +30,21 @@ _KIND_KEY = "openinference.span.kind"
 def read_project(url: str) -> list[Trace]:
     """All traces of `phoenix://host:port/project` (`phoenixs://` for https), by their start.
 
-    Each carries the keep probability that Observer wrote on its root. An API key is taken from
-    `OBSERVER_PHOENIX_API_KEY`.
+    Each carries the keep probability that Observer wrote on its root and, where people gave one, their verdict as label
+    (annotation `correctness` on the root span or the trace). An API key is taken from `OBSERVER_PHOENIX_API_KEY`.
 
     Raises:
         InputError: the URL is malformed, or there is no such project.
         ObserverError: Phoenix does not answer.
     """
     base_url, project = _parse(url)
-    from phoenix.client import Client
+    from observer_pipeline.annotations import pull
+    from observer_pipeline.resources.phoenix import PhoenixResource
 
-    client = Client(base_url=base_url, api_key=os.environ.get(API_KEY_VARIABLE) or None)
+    phoenix = PhoenixResource(base_url=base_url, project=project, api_key=os.environ.get(API_KEY_VARIABLE) or None)
     try:
-        return _traces(client, project)
+        traces = _traces(phoenix.client(), project)
+        verdicts = merge_annotations(pull(phoenix).to_pylist()).verdicts
     except httpx.HTTPStatusError as error:
         if error.response.status_code == 404:
             raise InputError(f"{base_url} has no project '{project}'; see its list of projects") from error
@@ -50,6 +53,12 @@ def read_project(url: str) -> list[Trace]:
         raise ObserverError(
             f"no answer from {base_url}: {error}; start Phoenix ('observer up') or mend the URL"
         ) from error
+    for trace in traces:
+        verdict = verdicts.get(trace.trace_id or "")
+        if verdict is not None:
+            trace.label, trace.label_source = verdict.label, "annotation"
+            trace.annotator = ", ".join(verdict.annotators)
+    return traces
 
 
 def span_of(row: Mapping[str, Any]) -> Span:

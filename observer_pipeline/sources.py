@@ -10,6 +10,7 @@ from observer_core.errors import InputError
 from observer_core.traces.jsonl import LineProblem, scan_jsonl
 from observer_core.traces.normalise import normalise
 from observer_core.traces.otlp import PROTOBUF_SUFFIXES, scan_otlp_file, split_by_trace
+from observer_core.traces.to_spans import trace_to_spans
 from observer_core.traces.trace import Trace
 
 PHOENIX = "phoenix://"
@@ -84,8 +85,6 @@ def _files(source: Path) -> Iterator[Path]:
 
 def requests_of(traces: Iterable[Trace], *, project: str | None, now_ns: int) -> list[ExportTraceServiceRequest]:
     """One export request per trace, as an OTLP file holds them; labels are not written."""
-    from observer_core.traces.to_spans import trace_to_spans
-
     return [
         ExportTraceServiceRequest(resource_spans=[trace_to_spans(trace, project=project, now_ns=now_ns)])
         for trace in traces

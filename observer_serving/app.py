@@ -29,7 +29,7 @@ from observer_serving.config import ExporterSettings, Settings, split_address
 from observer_serving.decide import Decider
 from observer_serving.deliver import Delivery
 from observer_serving.engine import Engine
-from observer_serving.export import OtlpHttpExporter
+from observer_serving.export import ExportOptions, OtlpHttpExporter
 from observer_serving.export.queue import EXPORT_FOLDER
 from observer_serving.listen import GrpcListener, HttpListener, bind
 from observer_serving.metrics import Metrics
@@ -153,6 +153,7 @@ class App:
             project=settings.project,
             headers={key: value.get_secret_value() for key, value in settings.headers.items()},
             annotate=settings.annotate,
+            options=ExportOptions(traces_per_second=settings.traces_per_second),
             on_outcome=lambda outcome: self.engine.put(outcome),
         )
 

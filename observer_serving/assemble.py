@@ -1,7 +1,7 @@
 """Group spans into traces and say when a trace is complete.
 
 Pure bookkeeping: no threads, no I/O, the time is an argument. A trace is complete when a root has ended and no span
-came for the quiet period, at the outer timeout, or at a cap; a trace that must leave early is decided early, not lost.
+came for the quiet period, at the outer timeout, or at a cap; a trace that must leave early is decided, never lost.
 """
 
 import heapq

@@ -138,6 +138,7 @@ class ExporterSettings(_Settings):
     project: str | None = None
     headers: dict[str, SecretStr] = Field(default_factory=dict)
     annotate: bool = True
+    traces_per_second: Annotated[float, Field(gt=0)] | None = None
 
 
 class Settings(_Settings):

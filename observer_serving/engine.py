@@ -128,7 +128,7 @@ class Engine:
                 if recorded is not None and recorded.row > self._record.settled:
                     unsettled.setdefault(recorded.row, (recorded, []))[1].append((entry, item))
                 else:
-                    self._receive(entry, item, recorded, now, age)
+                    self._receive(entry, item, now, age, decided=recorded is not None)
         for row in sorted(unsettled):
             recorded, items = unsettled[row]
             candidate, late = _candidate_again(recorded, items, now)
@@ -184,8 +184,11 @@ class Engine:
     def _handle(self, event: Event, now: float) -> None:
         if isinstance(event, Logged):
             self._taken_bytes += event.received.size
-            for item in event.received.items:
-                self._receive(event, item, None, now, age=0.0)
+            items = event.received.items
+            new = [i.trace_id for i in items if i.trace_id not in self._assembler and i.trace_id not in self._in_flight]
+            decided = self._record.decided(new) if new else set()
+            for item in items:
+                self._receive(event, item, now, age=0.0, decided=item.trace_id in decided)
         elif isinstance(event, list):
             self._scored.extend(event)
         elif isinstance(event, ExportOutcome):
@@ -193,24 +196,20 @@ class Engine:
 
     # -- stages
 
-    def _receive(
-        self, entry: Logged, item: Piece | JsonTrace, recorded: Recorded | None, now: float, age: float
-    ) -> None:
+    def _receive(self, entry: Logged, item: Piece | JsonTrace, now: float, age: float, *, decided: bool) -> None:
         is_json = isinstance(item, JsonTrace)
         self._metrics.bytes_received.inc(len(item.data))
         if not is_json:
             self._metrics.spans_received.inc(item.spans)
             self._stats.received(item.spans, now)
         is_open = item.trace_id in self._assembler
-        if not is_open and item.trace_id not in self._in_flight and recorded is None:
-            recorded = self._record.lookup(item.trace_id)
-        if is_json and (is_open or item.trace_id in self._in_flight or recorded is not None):
+        if is_json and (is_open or item.trace_id in self._in_flight or decided):
             self._release(entry.segment, 1)  # posted again
         elif is_json:
             self._receive_json(entry, item, now)
         elif item.trace_id in self._in_flight:
             self._in_flight[item.trace_id].append(LatePiece(item, entry.segment))
-        elif recorded is not None:
+        elif decided:
             self._delivery.add_late(LatePiece(item, entry.segment))
         else:
             if not is_open:

@@ -87,7 +87,9 @@ class RewardPool:
         self._rewards = list(rewards)
         self._timeout = timeout
         self._plain = plain
-        self._context = multiprocessing.get_context("spawn")
+        # Children fork from a server that has imported this module once: starting one, also after a hang, costs little.
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload([__name__])
         self._hangs: dict[str, int] = {}
         self._workers = [self._start() for _ in range(max(1, workers))]
 

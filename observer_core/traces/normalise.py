@@ -33,13 +33,12 @@ class SpanAttributes(Mapping[str, list[Any]]):
         self._spans = spans
 
     def __getitem__(self, key: str) -> list[Any]:
-        values: list[Any] = []
-        for view in self._spans:
-            for value in (view.get(key), view.resource_value(key)):
-                if value is not None and value not in values:
-                    values.append(value)
-        if not values:
+        holders = [view for view in self._spans if key in view or key in view.resource]
+        if not holders:
             raise KeyError(key)
+        values: list[Any] = []
+        for view in holders:
+            values += [v for v in (view.get(key), view.resource_value(key)) if v is not None and v not in values]
         return values
 
     def __iter__(self) -> Iterator[str]:
@@ -226,8 +225,7 @@ class _Reader:
 
 def _call_of_span(view: SpanView, result: Any) -> ToolCall:
     name = _first_text(dialect.tool_name(view) for dialect in DIALECTS) or view.span.name
-    written = view.get(TOOL_STATUS)
-    if isinstance(written, str):
+    if view.word(TOOL_STATUS) is not None:
         status = view.json(TOOL_STATUS)
     elif view.status == "error" or is_error_result(result):
         status = "error"

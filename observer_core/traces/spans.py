@@ -58,6 +58,11 @@ class SpanView:
         value = self._attributes.get(key)
         return None if value is None else python_value(value)
 
+    def word(self, key: str) -> str | None:
+        """The attribute when it is a string."""
+        value = self._attributes.get(key)
+        return value.string_value if value is not None and value.HasField("string_value") else None
+
     def text(self, key: str) -> str | None:
         """The attribute as text: strings as they are, everything else as JSON; `None` when absent or empty."""
         value = self.get(key)

@@ -1,8 +1,9 @@
 """The agent in ADK's chat UI, and the questions it can be asked."""
 
+import contextlib
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +33,24 @@ def serve_chat(port: int, *, endpoint: str | None, project: str, source: str | N
     """Serve ADK's chat UI on loopback until interrupted; every message becomes a trace, exported to `endpoint`.
 
     Raises:
-        InputError: the port is in use.
+        InputError: the port is in use, or no receiver answers at `endpoint`.
     """
     _check_port(port)
     import uvicorn
     from google.adk.cli.fast_api import get_fast_api_app
 
+    from observer_pipeline.agent.generate import probe_endpoint
     from observer_pipeline.agent.tracing import install_tracing
 
+    if endpoint:
+        probe_endpoint(endpoint)
     tracing = install_tracing(service_name="observer-agent-chat", project=project, endpoint=endpoint)
+
+    @contextlib.asynccontextmanager
+    async def flush_at_shutdown(_app: Any) -> AsyncIterator[None]:
+        yield
+        tracing.flush()  # uvicorn ends the process by the signal it got, so nothing after it would run
+
     if source:
         os.environ[SOURCE_VARIABLE] = str(Path(source).resolve())
     app = get_fast_api_app(
@@ -49,9 +59,9 @@ def serve_chat(port: int, *, endpoint: str | None, project: str, source: str | N
         artifact_service_uri="memory://",
         web=True,
         port=port,
+        lifespan=flush_at_shutdown,
     )
     uvicorn.run(_without_http_spans(app), host="127.0.0.1", port=port, log_level="warning")
-    tracing.flush()
 
 
 def _without_http_spans(app: _Asgi) -> _Asgi:

@@ -5,9 +5,9 @@ import sys
 import typer
 
 from observer_core.errors import ObserverError
-from observer_pipeline.cli import agent, models, rollouts, serve, slices, traces
+from observer_pipeline.cli import agent, demo, models, registry, rollouts, serve, slices, stack, traces
 
-GROUPS = (slices, models, agent, traces, serve, rollouts)
+GROUPS = (slices, traces, models, agent, serve, demo, stack, registry, rollouts)
 
 
 def build_app() -> typer.Typer:

@@ -1,4 +1,4 @@
-"""`python -m observer_pipeline.cli` is the command `observer`."""
+"""`python -m observer_pipeline.cli`: the command `observer` without its console script."""
 
 from observer_pipeline.cli import main
 

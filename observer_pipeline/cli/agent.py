@@ -123,14 +123,16 @@ def chat(
     endpoint: Endpoint = "http://127.0.0.1:4318",
     hotpotqa: Hotpotqa = None,
     project: Project = "observer",
+    export: Annotated[bool, typer.Option(help="Export the spans of every message")] = True,
 ) -> None:
     """Open ADK's chat UI on the agent; every message becomes a trace, exported to the endpoint."""
     from observer_pipeline.agent.chat import sample_questions, serve_chat
 
     source = str(hotpotqa) if hotpotqa else None
     samples = sample_questions(source)
-    print(f"Chat: http://127.0.0.1:{port}  (spans go to {endpoint}; Ctrl-C stops)\nAsk for example:")
+    where = f"spans go to {endpoint}" if export else "no export"
+    print(f"Chat: http://127.0.0.1:{port}  ({where}; Ctrl-C stops)\nAsk for example:")
     for question in random.Random(0).sample(samples, min(6, len(samples))):
         print(f"  {question.question}")
     sys.stdout.flush()
-    serve_chat(port, endpoint=endpoint, project=project, source=source)
+    serve_chat(port, endpoint=endpoint if export else None, project=project, source=source)

@@ -1,0 +1,1 @@
+"""What assets work with: the home folder, the warehouse, MLflow, Phoenix, and the services models are rolled onto."""

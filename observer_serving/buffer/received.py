@@ -31,8 +31,8 @@ class Received:
     def size(self) -> int:
         return sum(len(item.data) for item in self.items)
 
-    def encode(self) -> bytes:
-        """The bytes of a log entry. A request holds spans or JSON traces, never both."""
+    def encode(self) -> list[bytes]:
+        """The bytes of a log entry, in parts. A request holds spans or JSON traces, never both."""
         parts: list[bytes] = []
         kind = _KIND_SPANS
         for item in self.items:
@@ -45,7 +45,7 @@ class Received:
             else:
                 kind = _KIND_TRACE
                 parts += (_TRACE_HEAD.pack(item.trace_id, len(item.data)), item.data)
-        return b"".join([_HEAD.pack(kind, self.received_ns, len(self.items)), *parts])
+        return [_HEAD.pack(kind, self.received_ns, len(self.items)), *parts]
 
     @classmethod
     def decode(cls, data: bytes) -> "Received":

@@ -30,6 +30,7 @@ CREATE TABLE IF NOT EXISTS settled (one INTEGER PRIMARY KEY CHECK (one = 1), id 
 INSERT OR IGNORE INTO settled VALUES (1, 0);
 """
 _BOOLS = ("state_truncated", "exported")
+_MAX_VARIABLES = 500
 
 EQUALS = ("decision", "reason", "severity", "project", "model", "model_version", "policy_version", "complete_reason")
 """Fields `find` filters by equality; the others it knows are `min_p_wrong`, `max_p_wrong`, `since`, `until`."""
@@ -96,6 +97,16 @@ class DecisionRecord:
                 )
                 rows.append(cursor.lastrowid or 0)
         return rows
+
+    def decided(self, trace_ids: Sequence[bytes]) -> set[bytes]:
+        """Which of these traces are decided, for the writing thread."""
+        found: set[bytes] = set()
+        for first in range(0, len(trace_ids), _MAX_VARIABLES):
+            some = trace_ids[first : first + _MAX_VARIABLES]
+            marks = ", ".join("?" * len(some))
+            rows = self._db.execute(f"SELECT trace_id FROM decisions WHERE trace_id IN ({marks})", some)
+            found.update(trace_id for (trace_id,) in rows)
+        return found
 
     def lookup(self, trace_id: bytes) -> Recorded | None:
         """The decision about a trace, for the writing thread."""

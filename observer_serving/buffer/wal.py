@@ -2,7 +2,7 @@
 
 Append-only segments of checksummed entries. One thread writes: it takes everything that waits, writes it, syncs once
 and only then acknowledges (group commit). Every item of an entry holds its segment until it is released; a segment
-nobody holds is deleted. A damaged tail (power cut in mid-write) is never an acknowledged entry: reported and skipped.
+nobody holds is deleted. A damaged tail (power cut in mid-write) was never acknowledged; it is reported and skipped.
 """
 
 import asyncio
@@ -26,6 +26,7 @@ _MAGIC = b"OBSR"
 _ENTRY = struct.Struct("<4sII")  # magic, length, crc32 of the payload
 _SUFFIX = ".wal"
 _MAX_COMMIT_BYTES = 32 << 20
+_IOV_MAX = 1024  # Linux and macOS
 
 _sync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
@@ -54,7 +55,8 @@ class Damage:
 @dataclass(slots=True)
 class _Waiting:
     received: Received
-    payload: bytes
+    parts: list[bytes]
+    size: int
     done: Callable[[BufferUnavailableError | None], None]
 
 
@@ -188,13 +190,14 @@ class WriteAheadLog:
         def done(error: BufferUnavailableError | None) -> None:
             loop.call_soon_threadsafe(settle, error)
 
-        waiting = _Waiting(received, received.encode(), done)
+        parts = _framed(received.encode())
+        waiting = _Waiting(received, parts, sum(map(len, parts)), done)
         with self._lock:
             why = "the service is shutting down" if self._stopping else self.refuses()
             if why is not None:
                 raise BufferUnavailableError(why)
             self._waiting.append(waiting)
-            self._waiting_bytes += len(waiting.payload)
+            self._waiting_bytes += waiting.size
             self._lock.notify()
         await future
 
@@ -239,13 +242,13 @@ class WriteAheadLog:
                 size = 0
                 while self._waiting and size < _MAX_COMMIT_BYTES:
                     batch.append(self._waiting.popleft())
-                    size += len(batch[-1].payload)
+                    size += batch[-1].size
                 self._waiting_bytes -= size
             self._commit(batch)
 
     def _commit(self, batch: list[_Waiting]) -> None:
         try:
-            number = self._write(b"".join(_framed(waiting.payload) for waiting in batch))
+            number = self._write([part for waiting in batch for part in waiting.parts])
         except OSError as error:
             self.failure = f"cannot write the log in {self._folder}: {error.strerror or error}"
             log.error("%s; free space, clients are told to come back", self.failure)
@@ -260,21 +263,19 @@ class WriteAheadLog:
         for waiting in batch:
             waiting.done(None)
 
-    def _write(self, data: bytes) -> int:
+    def _write(self, parts: list[bytes]) -> int:
         """Append to the active segment and sync; on failure the segment is as it was (or is given up)."""
         writer = self._writer
         if writer is None or writer.segment.size >= self._segment_bytes:
             writer = self._open_segment()
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(writer.descriptor, view) :]
+            written = _write_all(writer.descriptor, parts)
             if self._sync:
                 _sync(writer.descriptor)
         except OSError:
             self._give_up(writer)
             raise
-        writer.segment.size += len(data)
+        writer.segment.size += written
         return writer.number
 
     def _give_up(self, writer: _Writer) -> None:
@@ -307,8 +308,26 @@ class WriteAheadLog:
         return self._writer
 
 
-def _framed(payload: bytes) -> bytes:
-    return _ENTRY.pack(_MAGIC, len(payload), zlib.crc32(payload)) + payload
+def _framed(parts: list[bytes]) -> list[bytes]:
+    crc = 0
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    return [_ENTRY.pack(_MAGIC, sum(map(len, parts)), crc), *parts]
+
+
+def _write_all(descriptor: int, parts: list[bytes]) -> int:
+    """Write the parts without joining them first; returns how many bytes."""
+    total = 0
+    for first in range(0, len(parts), _IOV_MAX):
+        chunk = parts[first : first + _IOV_MAX]
+        size = sum(map(len, chunk))
+        written = os.writev(descriptor, chunk)
+        if written < size:  # a disk about to fill up, or a signal
+            rest = memoryview(b"".join(chunk))[written:]
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+        total += size
+    return total
 
 
 def _entry_at(data: bytes, position: int) -> bytes | None:

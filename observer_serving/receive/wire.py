@@ -7,6 +7,7 @@ concatenation, because protobuf merges repeated fields. Ids come from the parsed
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -20,6 +21,9 @@ _RESOURCE_SPANS = 0x0A  # ExportTraceServiceRequest.resource_spans = 1
 _SCOPE_SPANS = 0x12  # ResourceSpans.scope_spans = 2
 _SPANS = 0x12  # ScopeSpans.spans = 2
 _MAX_REASONS = 5
+
+_Place = tuple[int, int, int]
+"""Where a field of a message lies: its tag, the start of its content, its end."""
 
 
 class _OddWireError(Exception):
@@ -54,32 +58,51 @@ class Cut:
 
 
 class _Builder:
-    """Collects one trace's bytes, re-opening resource and scope envelopes only when they change."""
+    """Collects where a trace's bytes lie; neighbouring spans become one range, nothing is copied before `data`."""
 
-    __slots__ = ("data", "ids", "resource", "resource_parts", "root_ended", "scope", "scope_parts")
+    __slots__ = ("body", "ids", "parts", "ranges", "resource", "resource_parts", "root_ended", "scope", "scope_head")
 
-    def __init__(self) -> None:
+    def __init__(self, body: memoryview) -> None:
+        self.body = body
         self.ids = bytearray()
         self.root_ended = False
-        self.data = bytearray()
-        self.resource = self.scope = -1
-        self.resource_parts: list[bytes] = []
-        self.scope_parts: list[bytes] = []
+        self.parts: list[bytes | memoryview] = []
+        self.resource = self.scope = -1  # the numbers of the open envelopes
+        self.resource_parts: list[bytes | memoryview] = []
+        self.scope_head = b""
+        self.ranges: list[tuple[int, int]] = []
 
-    def close_scope(self) -> None:
-        if self.scope_parts:
-            body = b"".join(self.scope_parts)
-            self.resource_parts += (b"\x12", _varint(len(body)), body)
-            self.scope_parts = []
-        self.scope = -1
+    def open(self, resource: int, resource_head: bytes, scope: int, scope_head: bytes) -> None:
+        """Put the next spans into these envelopes."""
+        self._close_scope()
+        if self.resource != resource:
+            self._close_resource()
+            self.resource = resource
+            self.resource_parts = [resource_head]
+        self.scope, self.scope_head = scope, scope_head
 
-    def close_resource(self) -> None:
-        self.close_scope()
+    def add(self, start: int, stop: int) -> None:
+        if self.ranges and self.ranges[-1][1] == start:
+            self.ranges[-1] = (self.ranges[-1][0], stop)
+        else:
+            self.ranges.append((start, stop))
+
+    def data(self) -> bytes:
+        self._close_scope()
+        self._close_resource()
+        return b"".join(self.parts)
+
+    def _close_scope(self) -> None:
+        if self.ranges:
+            size = len(self.scope_head) + sum(stop - start for start, stop in self.ranges)
+            self.resource_parts += (_header(_SCOPE_SPANS, size), self.scope_head)
+            self.resource_parts += [self.body[start:stop] for start, stop in self.ranges]
+            self.ranges = []
+
+    def _close_resource(self) -> None:
         if self.resource_parts:
-            body = b"".join(self.resource_parts)
-            self.data += b"\x0a" + _varint(len(body)) + body
-            self.resource_parts = []
-        self.resource = -1
+            size = sum(map(len, self.resource_parts))
+            self.parts += (_header(_RESOURCE_SPANS, size), *self.resource_parts)
 
 
 def cut(message: ExportTraceServiceRequest, body: bytes) -> Cut:
@@ -98,18 +121,17 @@ def _cut(message: ExportTraceServiceRequest, body: bytes) -> Cut:
     builders: dict[bytes, _Builder] = {}
     reasons: dict[str, int] = {}
     total = rejected = 0
-    resource_number = scope_number = 0
-    for resource_spans, (r_start, r_end) in _lockstep(message.resource_spans, _children(body, 0, len(body), 0x0A)):
-        resource_number += 1
-        r_head, r_children = _envelope(body, r_start, r_end, _SCOPE_SPANS)
-        for scope_spans, (s_start, s_end) in _lockstep(resource_spans.scope_spans, r_children):
+    scope_number = 0
+    view = memoryview(body)
+    _, resources = _envelope(body, 0, len(body), _RESOURCE_SPANS)
+    in_lockstep = _lockstep(message.resource_spans, resources)
+    for resource_number, (resource_spans, (_, r_start, r_stop)) in enumerate(in_lockstep):
+        resource_head, scopes = _envelope(body, r_start, r_stop, _SCOPE_SPANS)
+        for scope_spans, (_, s_start, s_stop) in _lockstep(resource_spans.scope_spans, scopes):
             scope_number += 1
-            s_head, s_children = _envelope(body, s_start, s_end, _SPANS)
-            spans = scope_spans.spans
-            if len(spans) != len(s_children):
-                raise _OddWireError
+            scope_head, spans = _envelope(body, s_start, s_stop, _SPANS)
             total += len(spans)
-            for span, (start, end) in zip(spans, s_children, strict=True):
+            for span, (start, _, stop) in _lockstep(scope_spans.spans, spans):
                 trace_id, span_id = span.trace_id, span.span_id
                 if (
                     len(trace_id) != TRACE_ID_BYTES
@@ -123,25 +145,15 @@ def _cut(message: ExportTraceServiceRequest, body: bytes) -> Cut:
                     continue
                 builder = builders.get(trace_id)
                 if builder is None:
-                    builder = builders[trace_id] = _Builder()
+                    builder = builders[trace_id] = _Builder(view)
                 if builder.scope != scope_number:
-                    if builder.resource != resource_number:
-                        builder.close_resource()
-                        builder.resource = resource_number
-                        builder.resource_parts.append(r_head)
-                    else:
-                        builder.close_scope()
-                    builder.scope = scope_number
-                    builder.scope_parts.append(s_head)
+                    builder.open(resource_number, resource_head, scope_number, scope_head)
                 builder.ids += span_id
                 parent = span.parent_span_id
                 if (not parent or parent == _NO_SPAN) and span.end_time_unix_nano:
                     builder.root_ended = True
-                builder.scope_parts += (b"\x12", _varint(end - start), body[start:end])
-    pieces = []
-    for trace_id, builder in builders.items():
-        builder.close_resource()
-        pieces.append(Piece(trace_id, bytes(builder.ids), builder.root_ended, bytes(builder.data)))
+                builder.add(start, stop)
+    pieces = [Piece(i, bytes(builder.ids), builder.root_ended, builder.data()) for i, builder in builders.items()]
     return Cut(pieces, total, rejected, _in_words(reasons))
 
 
@@ -164,33 +176,33 @@ def _in_words(reasons: dict[str, int]) -> str:
     return "; ".join(words)
 
 
-def _lockstep(messages, positions: list[tuple[int, int]]) -> Iterator:
-    if len(messages) != len(positions):
+def _lockstep(messages: Any, places: list[_Place]) -> Iterator[tuple[Any, _Place]]:
+    if len(messages) != len(places):
         raise _OddWireError
-    return zip(messages, positions, strict=True)
+    return zip(messages, places, strict=True)
 
 
-def _children(body: bytes, start: int, end: int, tag: int) -> list[tuple[int, int]]:
-    return _envelope(body, start, end, tag)[1]
-
-
-def _envelope(body: bytes, start: int, end: int, child_tag: int) -> tuple[bytes, list[tuple[int, int]]]:
-    """All bytes of a message that are not its children, and each child's (start, end)."""
+def _envelope(body: bytes, start: int, stop: int, child_tag: int) -> tuple[bytes, list[_Place]]:
+    """All bytes of a message that are not its children, and where each child lies."""
     head: list[bytes] = []
-    children: list[tuple[int, int]] = []
+    children: list[_Place] = []
     position = start
-    while position < end:
+    while position < stop:
         field_start = position
-        tag, position = _read_varint(body, position)
+        tag = body[position]
+        if tag < 0x80:
+            position += 1
+        else:
+            tag, position = _read_varint(body, position)
         wire_type = tag & 7
         if wire_type == 2:
             length, position = _read_varint(body, position)
-            stop = position + length
+            end = position + length
             if tag == child_tag:
-                children.append((position, stop))
-                position = stop
+                children.append((field_start, position, end))
+                position = end
                 continue
-            position = stop
+            position = end
         elif wire_type == 0:
             _, position = _read_varint(body, position)
         elif wire_type == 5:
@@ -200,7 +212,7 @@ def _envelope(body: bytes, start: int, end: int, child_tag: int) -> tuple[bytes,
         else:  # groups: deprecated, never in OTLP
             raise _OddWireError
         head.append(body[field_start:position])
-    if position != end:
+    if position != stop:
         raise _OddWireError
     return b"".join(head), children
 
@@ -219,10 +231,11 @@ def _read_varint(body: bytes, position: int) -> tuple[int, int]:
         shift += 7
 
 
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append((value & 0x7F) | 0x80)
-        value >>= 7
-    out.append(value)
+def _header(tag: int, length: int) -> bytes:
+    """Tag and length of a length-delimited field."""
+    out = bytearray((tag,))
+    while length > 0x7F:
+        out.append((length & 0x7F) | 0x80)
+        length >>= 7
+    out.append(length)
     return bytes(out)

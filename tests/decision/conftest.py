@@ -43,6 +43,14 @@ def write_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Threads only wait for each other on networks this small."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An encoder folder: 2 layers, hidden 32, 512 positions, random weights."""
@@ -68,7 +76,7 @@ def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def easy_traces(n: int, *, seed: int = 0) -> list[Trace]:
-    """Traces whose answer is `red` when wrong and `blue` when correct, each to a user question of its own."""
+    """Traces whose answer says `red` when wrong and `blue` when correct, each to a user question of its own."""
     rng = random.Random(seed)
     traces = []
     for i in range(n):
@@ -79,7 +87,7 @@ def easy_traces(n: int, *, seed: int = 0) -> list[Trace]:
                 question=f"question {i}",
                 tool_calls=[ToolCall("search", {"q": rng.choice("abc")})],
                 evidence=["green " * rng.randint(1, 4)],
-                final_answer="red" if wrong else "blue",
+                final_answer=" ".join(["red" if wrong else "blue"] * 15),
                 label="wrong" if wrong else "correct",
                 failure_type=rng.choice([None, "contradiction"]),
                 model="agent",
@@ -93,8 +101,8 @@ def quick(encoder: Path, **changes: object) -> TrainOptions:
     options = {
         "family": "laya",
         "preset": str(encoder),
-        "epochs": 5.0,
-        "learning_rate": 3e-3,
+        "epochs": 1.5,
+        "learning_rate": 2e-3,
         "head_learning_rate": 2e-3,
         "max_tokens": 256,
         "tokens_per_batch": 1024,

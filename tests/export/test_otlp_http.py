@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -232,3 +233,13 @@ def test_endpoints(tmp_path):
         assert back.accepted == ["a"]
     with pytest.raises(InputError, match="is no http"):
         OtlpHttpExporter("y", "127.0.0.1:6006", tmp_path / "y")
+
+
+def test_the_pace_can_be_bounded(exporter_to):
+    options = replace(FAST, traces_per_second=1)
+    with Collector() as back:
+        exporter = exporter_to(back.endpoint, *(make_item(f"t{n}") for n in range(5)), options=options)
+        back.wait_for(lambda: len(back.requests) == 1)
+        exporter.stop(0)
+        assert [r.names for r in back.requests] == [["t0"]]
+        assert exporter.stats().queued_items == 4

@@ -9,6 +9,7 @@ import pytest
 from export_items import DECISION, make_item
 from phoenix_server import phoenix_url  # noqa: F401
 
+from observer_core.errors import InputError
 from observer_core.slices import build_state
 from observer_core.traces.normalise import normalise
 from observer_core.traces.otlp import read_otlp_file
@@ -88,6 +89,14 @@ def test_a_kept_trace_arrives_whole_and_is_read_back_equal(phoenix_url, tmp_path
         assert back.model == want.model
         assert [call.result_preview for call in back.tool_calls] == [call.result_preview for call in want.tool_calls]
     assert traces[read.trace.trace_id].keep_probability == 0.25
+    assert {trace.label for trace in traces.values()} == {None}
+
+    verdict = {"trace_id": second.trace_id, "name": "correctness", "annotator_kind": "HUMAN",
+               "identifier": "reviewer", "result": {"label": "partial"}}  # fmt: skip
+    posted = httpx.post(f"{phoenix_url}/v1/trace_annotations?sync=true", json={"data": [verdict]}, timeout=60)
+    assert posted.status_code == 200
+    labels = {t.trace_id: (t.label, t.label_source, t.annotator) for t in load_traces(source)}
+    assert labels == {first.trace_id: (None, None, None), second.trace_id: ("partial", "annotation", "reviewer")}
 
 
 def test_a_span_that_ends_before_it_starts_is_shown_at_its_start(phoenix_url, tmp_path):  # noqa: F811
@@ -95,6 +104,11 @@ def test_a_span_that_ends_before_it_starts_is_shown_at_its_start(phoenix_url, tm
     assert stats.repaired_spans == 1
     [row] = _poll(lambda: _rows(phoenix_url, "skew", "spans"), bool)
     assert row["start_time"] == row["end_time"]
+
+
+def test_an_unknown_project_is_bad_input(phoenix_url):  # noqa: F811
+    with pytest.raises(InputError, match="no project 'nowhere'"):
+        load_traces(phoenix_url.replace("http://", "phoenix://") + "/nowhere")
 
 
 def test_the_score_is_a_filter_people_can_use(phoenix_url, tmp_path):  # noqa: F811

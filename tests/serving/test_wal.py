@@ -104,16 +104,18 @@ def test_a_full_disk_refuses_and_leaves_nothing_half_written(tmp_path: Path, mon
     committed: list[Logged] = []
     log = WriteAheadLog(tmp_path, committed.extend)
     log.start()
-    real_write = os.write
+    real_writev, real_write = os.writev, os.write
     full = False
 
-    def write_until_full(descriptor: int, data) -> int:
-        if full and len(data) > 100:
-            return real_write(descriptor, bytes(data)[:50])
+    def writev_until_full(descriptor: int, parts: list[bytes]) -> int:
+        return real_write(descriptor, b"".join(parts)[:50]) if full else real_writev(descriptor, parts)
+
+    def write_until_full(descriptor: int, data: bytes) -> int:
         if full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return real_write(descriptor, data)
 
+    monkeypatch.setattr(os, "writev", writev_until_full)
     monkeypatch.setattr(os, "write", write_until_full)
 
     async def run() -> None:

@@ -93,8 +93,8 @@ async def _run() -> None:
         pass
 
 
-def record(name: str) -> None:
-    """Run the agent once in this process and write `fixtures/<name>.json`."""
+def record(name: str, folder: Path) -> None:
+    """Run the agent once in this process and write `<name>.json`."""
     import random
 
     from openinference.instrumentation.google_adk import GoogleADKInstrumentor
@@ -133,19 +133,19 @@ def record(name: str) -> None:
         span.end_time_unix_nano += shift
         for event in span.events:
             event.time_unix_nano += shift
-    FIXTURES.mkdir(exist_ok=True)
-    write_otlp_file(FIXTURES / f"{name}.json", [request])
+    write_otlp_file(folder / f"{name}.json", [request])
 
 
-def main() -> None:
-    if len(sys.argv) > 1:
-        record(sys.argv[1])
-        return
+def record_all(folder: Path) -> None:
+    """Record every variant into `folder`, each in a process with its own switches."""
     switches = {switch for variant in VARIANTS.values() for switch in variant}
     environment = {name: value for name, value in os.environ.items() if name not in switches}
     for name, variant in VARIANTS.items():
-        subprocess.run([sys.executable, __file__, name], env=environment | variant, check=True)
+        subprocess.run([sys.executable, __file__, name, str(folder)], env=environment | variant, check=True)
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) > 1:
+        record(sys.argv[1], Path(sys.argv[2]))
+    else:
+        record_all(FIXTURES)

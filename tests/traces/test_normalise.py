@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
-from record_adk import ANSWER, QUESTION
+from record_adk import ANSWER, QUESTION, record_all
 
 from observer_core.traces.evidence import evidence_texts
 from observer_core.traces.normalise import normalise
@@ -79,6 +79,24 @@ def test_arrival_order_and_batches_do_not_matter():
     want = normalise([group]).trace
     assert normalise(pieces[::-1]).trace == want
     assert normalise(pieces[5:] + pieces[:5]).trace == want
+
+
+@pytest.mark.heavy
+def test_the_installed_adk_still_writes_what_was_recorded(tmp_path):
+    """Fails when ADK or the instrumentor changes: look at the difference, then record again (`record_adk.py`)."""
+    record_all(tmp_path)
+    for path in sorted(FIXTURES.glob("adk_*.json")):
+        now, then = (
+            sorted(
+                (span.name, scope.scope.name, span.status.code, *sorted(attribute.key for attribute in span.attributes))
+                for request in read_otlp_file(folder / path.name)
+                for group in request.resource_spans
+                for scope in group.scope_spans
+                for span in scope.spans
+            )
+            for folder in (tmp_path, FIXTURES)
+        )
+        assert now == then, path.name
 
 
 def _span(number: int, parent: int | None, attributes: dict, *, name: str = "step", start: int | None = None, status=0):

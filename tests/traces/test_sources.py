@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from observer_core.errors import InputError
+from observer_core.errors import InputError, ObserverError
 from observer_core.slices import build_state
 from observer_core.traces.jsonl import read_jsonl, write_jsonl
 from observer_core.traces.otlp import read_otlp_file, write_otlp_file
@@ -86,6 +86,12 @@ def test_bad_sources_say_what_is_wrong(tmp_path):
         load_traces(str(tmp_path / "missing.jsonl"))
     with pytest.raises(InputError, match="phoenix://host:port/project"):
         load_traces("phoenix://127.0.0.1:6006")
+
+
+def test_a_phoenix_that_is_not_there_is_a_failed_run():
+    with pytest.raises(ObserverError, match=r"no answer from http://127\.0\.0\.1:1") as caught:
+        load_traces("phoenix://127.0.0.1:1/p")
+    assert caught.value.exit_code == 1
 
 
 def test_a_failed_conversion_leaves_nothing(tmp_path):

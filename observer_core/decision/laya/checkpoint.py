@@ -70,11 +70,13 @@ def build_model(config: LayaConfig, encoder_dir: Path) -> DecisionModel:
     file = encoder_dir / "config.json"
     if not file.is_file():
         raise InputError(f"{file} is missing; copy the run again or train anew")
-    try:
-        encoder = AutoModel.from_config(AutoConfig.from_pretrained(encoder_dir), attn_implementation="sdpa")
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise InputError(f"{file} does not describe an encoder ({_line(error)}); copy the run again") from error
-    return DecisionModel(encoder, head_layers=config.head_layers, actions=config.actions)
+    # The random weights are about to be overwritten: loading must not use up the caller's random numbers.
+    with torch.random.fork_rng(devices=[]):
+        try:
+            encoder = AutoModel.from_config(AutoConfig.from_pretrained(encoder_dir), attn_implementation="sdpa")
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise InputError(f"{file} does not describe an encoder ({_line(error)}); copy the run again") from error
+        return DecisionModel(encoder, head_layers=config.head_layers, actions=config.actions)
 
 
 def load_checkpoint(checkpoint: Path) -> tuple[DecisionModel, LayaConfig]:

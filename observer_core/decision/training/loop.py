@@ -38,7 +38,7 @@ class LoopOptions:
         warmup: share of the steps in which the learning rate rises.
         max_grad_norm: gradients are scaled down to this length.
         evaluations: held-out evaluations per epoch.
-        patience: evaluations in a row with a loss clearly above the best (`WORSE`) after which training stops; a
+        patience: evaluations in a row with a loss clearly above the best (`WORSE`) after which training stops. A
             plateau, on which a small model may stay for an epoch before it finds anything, does not count.
         seed: decides order and dropout; the same seed gives the same weights bit for bit on a CPU.
     """
@@ -69,7 +69,7 @@ def reproducible(seed: int) -> Iterator[None]:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
+        torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore  # a debugging aid that costs time
         try:
             yield
         finally:

@@ -18,7 +18,7 @@ _MERGED = "(merged tools)"
 
 def is_merged_tools(span: SpanView) -> bool:
     """Whether this span only repeats tools that ran in parallel, each of which has a span of its own."""
-    return span.get(genai.TOOL_NAME) == _MERGED or span.span.name == "execute_tool (merged)"
+    return span.word(genai.TOOL_NAME) == _MERGED or span.span.name == "execute_tool (merged)"
 
 
 def kind(span: SpanView) -> Kind | None:
@@ -67,5 +67,4 @@ def documents(_span: SpanView) -> list[str]:
 
 def _has(span: SpanView, key: str) -> bool:
     """ADK writes `{}` or `N/A` where the other schema, or nobody, has the content."""
-    value = span.get(key)
-    return value is not None and value not in _NOTHING
+    return (span.word(key) or "") not in _NOTHING

@@ -27,8 +27,7 @@ _KINDS: dict[str, Kind] = {
 
 
 def kind(span: SpanView) -> Kind | None:
-    operation = span.get(OPERATION)
-    return _KINDS.get(operation) if isinstance(operation, str) else None
+    return _KINDS.get(span.word(OPERATION) or "")
 
 
 def input_text(span: SpanView) -> str | None:

@@ -11,7 +11,7 @@ Kind = Literal[
     "AGENT", "CHAIN", "LLM", "TOOL", "RETRIEVER", "EMBEDDING", "RERANKER", "GUARDRAIL", "EVALUATOR", "PROMPT"
 ]
 
-_THOUGHTS = frozenset({"reasoning", "thinking", "redacted_thinking"})
+_THOUGHTS = ("reasoning", "thinking", "redacted_thinking")
 _QUESTION_KEYS = ("question", "query", "user_input", "user_message", "prompt", "input", "message", "text", "content")
 _ANSWER_KEYS = ("final_answer", "answer", "output", "response", "result", "text", "message", "content")
 
@@ -71,7 +71,8 @@ def message_of(value: Any) -> Message | None:
     parts = value.get("parts", value.get("content"))
     texts = [_take_part(part, message) for part in (parts if isinstance(parts, list) else [parts])]
     message.text = join(texts)
-    for call in value.get("tool_calls") or []:
+    calls = value.get("tool_calls")
+    for call in calls if isinstance(calls, list) else []:
         if isinstance(call, dict):
             function = call["function"] if isinstance(call.get("function"), dict) else call
             _add_call(message, function.get("name"), function.get("arguments", function.get("args")), call.get("id"))

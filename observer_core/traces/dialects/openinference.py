@@ -30,8 +30,8 @@ _JSON = "application/json"
 
 
 def kind(span: SpanView) -> Kind | None:
-    value = span.get(SpanAttributes.OPENINFERENCE_SPAN_KIND)
-    return value if value in _KINDS else None
+    value = span.word(SpanAttributes.OPENINFERENCE_SPAN_KIND)
+    return value if value in _KINDS else None  # pyright: ignore[reportReturnType]
 
 
 def input_text(span: SpanView) -> str | None:
@@ -86,7 +86,7 @@ def _value(span: SpanView, key: str, mime_key: str) -> Any:
     """A value as its MIME type says: text stays text; JSON, or what may be JSON where no type is given, is parsed."""
     if key not in span:
         return ABSENT
-    mime = span.get(mime_key)
+    mime = span.word(mime_key)
     return span.json(key) if mime is None or mime == _JSON else span.get(key)
 
 

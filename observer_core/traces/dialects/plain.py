@@ -15,8 +15,7 @@ _KINDS: dict[str, Kind] = {"workflow": "CHAIN", "task": "CHAIN", "agent": "AGENT
 
 
 def kind(span: SpanView) -> Kind | None:
-    value = span.get(KIND)
-    return _KINDS.get(value) if isinstance(value, str) else None
+    return _KINDS.get(span.word(KIND) or "")
 
 
 def input_text(span: SpanView) -> str | None:

@@ -56,7 +56,8 @@ class Ask:
 
 def understand(question: str) -> Ask:
     """Take a question apart."""
-    anchors = name_spans(question, question_opening=True)
+    spans = name_spans(question, question_opening=True)
+    anchors = [span for span in spans if not _NATIONALITY.fullmatch(span)] or spans
     position = question.find(anchors[0]) if anchors else len(question)
     found = _relations(question, anchors)
     before = sorted((item for item in found if item[0] < position), key=lambda item: -item[0])

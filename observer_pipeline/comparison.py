@@ -1,0 +1,117 @@
+"""The night's challenger beside the champion and the baseline, on the same test traces."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from observer_core.errors import InputError
+from observer_core.home import Home
+from observer_core.rundir import RunDirectory, open_run
+from observer_core.traces.trace import Trace
+from observer_pipeline.datasets import in_split, load_dataset
+from observer_pipeline.registry import RUN_VERSION, Registry, now
+from observer_pipeline.resources.warehouse import Warehouse
+from observer_pipeline.tables import GATE_VERDICTS
+
+if TYPE_CHECKING:
+    from observer_core.metrics.gate import GateSettings, GateVerdict
+
+BASELINE = "baseline"
+CHALLENGER, CHAMPION = "challenger", "champion"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Predictions of challenger, baseline and, if there is one, champion on the test split, and the gate's verdict."""
+
+    challenger: RunDirectory
+    champion_version: str | None
+    predictions: pa.Table
+    verdict: "GateVerdict"
+
+
+def trained_runs(warehouse: Warehouse) -> dict[str, RunDirectory]:
+    """The newest run of each family."""
+    return {row["family"]: open_run(Path(row["run_dir"])) for row in warehouse.read("training_runs").to_pylist()}
+
+
+def choose_challenger(runs: dict[str, RunDirectory], validation: Sequence[Trace]) -> RunDirectory:
+    """The family with the lowest Brier score on `validation`; `test` is not looked at for the choice.
+
+    Raises:
+        InputError: nothing but a baseline was trained.
+    """
+    from observer_core.decision.load import load_scorer
+
+    candidates = [run for family, run in runs.items() if family != BASELINE]
+    if not candidates:
+        raise InputError("no challenger was trained; materialize laya_run first")
+    if len(candidates) == 1:
+        return candidates[0]
+
+    def brier(run: RunDirectory) -> float:
+        scores = load_scorer(run).score(validation)
+        total = sum(t.weight for t in validation)
+        return sum(t.weight * (s.p_wrong - t.is_wrong) ** 2 for t, s in zip(validation, scores, strict=True)) / total
+
+    return min(candidates, key=brier)
+
+
+def compare_night(
+    home: Home, warehouse: Warehouse, registry: Registry, settings: "GateSettings", *, night: str
+) -> Comparison:
+    """Score the test split with all contenders, ask the gate, and record its verdict under the name `night`.
+
+    Every verdict recorded before is a look at the test set the gate has to pay for.
+    """
+    from observer_core.decision.load import load_scorer
+    from observer_core.metrics.gate import gate
+    from observer_core.metrics.predictions import predict
+
+    traces, sha = load_dataset(warehouse)
+    runs = trained_runs(warehouse)
+    challenger = choose_challenger(runs, in_split(traces, "validation"))
+    contenders = {CHALLENGER: challenger}
+    if BASELINE in runs:
+        contenders[BASELINE] = runs[BASELINE]
+    champion_version = None
+    if (champion := registry.at_alias(CHAMPION)) is not None:
+        champion_version = champion.tags.get(RUN_VERSION)
+        contenders[CHAMPION] = registry.fetch(str(champion.version), home)
+    test = in_split(traces, "test")
+    predictions = pa.concat_tables([predict(name, load_scorer(run), test) for name, run in contenders.items()])
+    verdict = gate(
+        predictions,
+        challenger=CHALLENGER,
+        champion=CHAMPION if CHAMPION in contenders else None,
+        baseline=BASELINE if BASELINE in contenders else None,
+        settings=settings,
+        nights_before=len([part for part in warehouse.parts("gate_verdicts") if part != night]),
+    )
+    row = {
+        "at": now(),
+        "challenger": challenger.version,
+        "challenger_family": challenger.manifest.family,
+        "champion": champion_version,
+        "promote": verdict.promote,
+        "reasons": json.dumps(verdict.reasons, ensure_ascii=False),
+        "numbers": json.dumps(verdict.numbers, default=str),
+        "dataset_sha": sha,
+    }
+    warehouse.write("gate_verdicts", pa.Table.from_pylist([row], schema=GATE_VERDICTS), part=night)
+    warehouse.write("comparison_predictions", predictions)
+    return Comparison(challenger, champion_version, predictions, verdict)
+
+
+def latest_verdict(warehouse: Warehouse) -> dict[str, Any]:
+    """The gate's last verdict: a row of `GATE_VERDICTS` with `reasons` and `numbers` read.
+
+    Raises:
+        InputError: the gate was never asked.
+    """
+    row = warehouse.read("gate_verdicts").sort_by("at").to_pylist()[-1]
+    return row | {"reasons": json.loads(row["reasons"]), "numbers": json.loads(row["numbers"])}

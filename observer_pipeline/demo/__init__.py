@@ -1,0 +1,1 @@
+"""`observer demo`: the whole loop once, with real servers, a real Dagster instance and a real registry."""

@@ -1,0 +1,335 @@
+"""The engine step by step under a clock that tests move: scorers that fail, disks that refuse, restarts."""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from serving.harness import make_request, new_trace
+
+from observer_core.decision.protocol import Score
+from observer_core.decisions import Decision
+from observer_core.errors import ObserverError
+from observer_core.policy import read_policy
+from observer_core.traces.trace import Trace
+from observer_serving.assemble import Assembler, AssemblyLimits
+from observer_serving.buffer.received import JsonTrace, Received
+from observer_serving.buffer.record import DecisionRecord
+from observer_serving.buffer.wal import Logged
+from observer_serving.clock import ManualClock
+from observer_serving.decide import Decider
+from observer_serving.deliver import Delivery
+from observer_serving.engine import Engine
+from observer_serving.export import ExporterStats, ExportItem
+from observer_serving.metrics import Metrics
+from observer_serving.receive.wire import cut
+from observer_serving.score import ScoringThread
+from observer_serving.spool import Spool
+from observer_serving.stats import Stats
+
+DEADLINE = 5.0
+
+
+class FixedScorer:
+    """Gives every trace the same score; can be told to raise or to answer nonsense."""
+
+    model, model_version = "fixed", "1"
+
+    def __init__(self, p_wrong: float = 0.9) -> None:
+        self.p_wrong = p_wrong
+        self.fails_on: str | None = None
+        self.nonsense: list[Score] | None = None
+
+    def score(self, traces: Sequence[Trace]) -> list[Score]:
+        if self.fails_on is not None and any(self.fails_on in trace.question for trace in traces):
+            raise RuntimeError("cannot read this one")
+        return self.nonsense if self.nonsense is not None else [Score(self.p_wrong, self.p_wrong) for _ in traces]
+
+
+class ListExporter:
+    """Keeps what it is given; can be told to be full."""
+
+    name = "list"
+
+    def __init__(self) -> None:
+        self.items: list[ExportItem] = []
+        self.full = False
+
+    def submit(self, item: ExportItem) -> None:
+        if self.full:
+            raise ObserverError("the queue is full")
+        self.items.append(item)
+
+    def start(self) -> None: ...
+    def stop(self, timeout_s: float) -> None: ...
+
+    def stats(self) -> ExporterStats:
+        return ExporterStats()
+
+
+class Bench:
+    """An engine over real files whose threads never start; `settle` runs it until nothing is left to do."""
+
+    def __init__(self, folder: Path, **policy) -> None:
+        self.folder = folder
+        self.clock = ManualClock()
+        self.metrics = Metrics()
+        self.scorer = FixedScorer()
+        self.released: Counter[int] = Counter()
+        self.exporters = [ListExporter(), ListExporter()]
+        self.exporters[1].name = "other"
+        self.log: list[Logged] = []
+        self.policy = read_policy({"keep_threshold": 0.5, "random_share": 0.0, "min_share": None} | policy)
+        self.open()
+
+    def open(self) -> None:
+        """As a process does at start."""
+        self.record = DecisionRecord(self.folder / "decisions.sqlite")
+        self.decider = Decider(self.folder, self.policy, self.clock)
+        self.scoring = ScoringThread(
+            self.scorer,
+            lambda scored: self.engine.put(scored),
+            self.clock,
+            self.metrics,
+            deadline=DEADLINE,
+            max_batch=4,
+        )
+        self.delivery = Delivery(
+            self.record,
+            lambda segment, items: self.released.update({segment: items}),
+            Spool(self.folder / "spool", max_rows=1000, max_age_s=3600, monotonic=self.clock.monotonic),
+            self.exporters,
+            self.metrics,
+            settle_after=10,
+            settle_rows=1000,
+        )
+        self.engine = Engine(
+            assembler=Assembler(AssemblyLimits(quiet_period=2, timeout=60)),
+            scoring=self.scoring,
+            decider=self.decider,
+            record=self.record,
+            delivery=self.delivery,
+            release=lambda segment, items: self.released.update({segment: items}),
+            clock=self.clock,
+            metrics=self.metrics,
+            stats=Stats(0.0),
+            max_age=58,
+        )
+
+    def crash(self) -> None:
+        """Lose everything in memory and read the log back."""
+        self.record.close()
+        self.open()
+        self.engine.resume(self.log)
+
+    def receive(self, trace_id: bytes, span_ids: list[bytes], *, question: str = "Which river?") -> None:
+        request = make_request((trace_id, span_ids), question=question)
+        pieces = cut(request, request.SerializeToString()).pieces
+        self.put(Received(self.clock.now_ns(), tuple(pieces)))
+
+    def put(self, received: Received) -> None:
+        self.log.append(Logged(len(self.log), received))
+        self.engine.accept([self.log[-1]])
+
+    def settle(self, seconds: float = 3.0) -> None:
+        self.engine.step()
+        self.clock.advance(seconds)
+        self.engine.step()
+        while self.scoring.run_once():
+            self.engine.step()
+
+    def decisions(self) -> list[Decision]:
+        return self.record.find({}, limit=100)[0]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_a_trace_goes_all_the_way_and_the_log_is_released_last(bench: Bench):
+    trace_id, span_ids = new_trace(3)
+    bench.receive(trace_id, span_ids)
+    bench.settle()
+    (decision,) = bench.decisions()
+    assert (decision.decision, decision.reason, decision.spans) == ("keep", "score", 3)
+    assert [item.spans for item in bench.exporters[0].items] == [3]
+    assert bench.released == {}, "not before the spool is sealed"
+    bench.settle(11)
+    assert bench.released == {0: 1}
+    assert bench.record.settled == 1
+    assert len(list((bench.folder / "spool" / "decisions").glob("*.parquet"))) == 1
+
+
+@pytest.mark.parametrize("on_failure", ["random_share", "keep"])
+def test_a_scorer_that_raises_costs_only_the_trace_it_raises_on(tmp_path: Path, on_failure: str):
+    bench = Bench(tmp_path, on_scorer_failure=on_failure)
+    bench.scorer.fails_on = "poison"
+    bad, good = new_trace(), new_trace()
+    bench.receive(*bad, question="poison")
+    bench.receive(*good)
+    bench.settle()
+    by_id = {d.trace_id: d for d in bench.decisions()}
+    assert (by_id[good[0].hex()].reason, by_id[good[0].hex()].p_wrong) == ("score", 0.9)
+    failed = by_id[bad[0].hex()]
+    assert (failed.reason, failed.p_wrong) == ("scorer_failed", None)
+    assert failed.decision == ("keep" if on_failure == "keep" else "drop")
+
+
+@pytest.mark.parametrize(
+    "nonsense", [[], [Score(float("nan"), float("nan"))], [Score(0.5, 1.5)], [Score(0.5, 0.5)] * 2]
+)
+def test_nonsense_is_no_score(bench: Bench, nonsense: list[Score]):
+    bench.scorer.nonsense = nonsense
+    bench.receive(*new_trace())
+    bench.settle()
+    (decision,) = bench.decisions()
+    assert (decision.reason, decision.p_wrong) == ("scorer_failed", None)
+
+
+def test_without_a_turn_before_the_deadline_it_is_overload(bench: Bench):
+    bench.receive(*new_trace())
+    bench.engine.step()
+    bench.clock.advance(3)
+    bench.engine.step()
+    assert bench.scoring.waiting == 1
+    bench.clock.advance(DEADLINE)
+    bench.engine.step()
+    (decision,) = bench.decisions()
+    assert decision.reason == "overload"
+
+
+def test_a_scorer_that_hangs_is_given_up_and_its_late_answer_changes_nothing(bench: Bench):
+    first, second = new_trace(), new_trace()
+
+    class Hangs(FixedScorer):
+        def score(self, traces: Sequence[Trace]) -> list[Score]:
+            bench.receive(*second)
+            bench.engine.step()
+            bench.clock.advance(DEADLINE + 3)
+            bench.engine.step()
+            assert bench.scoring.stalled()
+            return super().score(traces)
+
+    bench.scoring.use(Hangs())
+    bench.receive(*first)
+    bench.settle()
+    bench.settle()
+    reasons = {d.trace_id: d.reason for d in bench.decisions()}
+    assert reasons[first[0].hex()] == "scorer_failed"
+    assert len(bench.decisions()) == 2
+
+
+def test_a_crash_between_decision_and_delivery_delivers_the_recorded_decision(bench: Bench):
+    trace_id, span_ids = new_trace(3)
+    bench.exporters[1].full = True
+    bench.receive(trace_id, span_ids)
+    json_id = b"j" * 16
+    bench.put(Received(bench.clock.now_ns(), (JsonTrace(json_id, b'{"question": "q", "final_answer": "a"}'),)))
+    bench.settle()
+    before = bench.decisions()
+    assert len(before) == 2
+    assert bench.exporters[1].items == []
+    bench.scorer.p_wrong = 0.1  # another decision now, were it made again
+    bench.exporters[1].full = False
+    bench.crash()
+    bench.settle(11)
+    assert bench.decisions() == before
+    assert sorted(item.trace_id for item in bench.exporters[1].items) == sorted([trace_id.hex(), json_id.hex()])
+    assert all(item.decision in before for item in bench.exporters[1].items)
+    assert bench.released == {0: 1, 1: 1}
+
+
+def test_a_full_exporter_holds_back_but_the_others_get_each_trace_once(bench: Bench):
+    bench.exporters[1].full = True
+    for _ in range(3):
+        bench.receive(*new_trace())
+    for _ in range(5):
+        bench.settle()
+    assert len(bench.exporters[0].items) == 1
+    assert bench.engine.failure is not None
+    assert bench.engine.backlog_bytes > 0
+    bench.exporters[1].full = False
+    bench.settle()
+    assert [len(exporter.items) for exporter in bench.exporters] == [3, 3]
+    assert bench.engine.failure is None
+    assert bench.engine.backlog_bytes == 0
+
+
+def test_a_record_that_cannot_be_written_is_tried_again_with_the_same_decision(bench: Bench, monkeypatch):
+    real_add = bench.record.add
+    monkeypatch.setattr(
+        bench.record, "add", lambda decided: (_ for _ in ()).throw(sqlite3.OperationalError("disk full"))
+    )
+    bench.receive(*new_trace())
+    bench.settle()
+    assert "disk full" in (bench.engine.failure or "")
+    assert bench.exporters[0].items == []
+    bench.scorer.p_wrong = 0.1
+    monkeypatch.setattr(bench.record, "add", real_add)
+    bench.settle()
+    (decision,) = bench.decisions()
+    assert decision.p_wrong == 0.9
+    assert len(bench.exporters[0].items) == 1
+
+
+def test_spans_that_come_while_their_trace_is_being_scored_are_late(bench: Bench):
+    trace_id, span_ids = new_trace(4)
+    bench.receive(trace_id, span_ids[:3])
+    bench.engine.step()
+    bench.clock.advance(3)
+    bench.engine.step()  # complete, waits for its score
+    bench.receive(trace_id, [span_ids[0], span_ids[3]])
+    bench.engine.step()
+    assert bench.scoring.run_once()
+    bench.engine.step()
+    (decision,) = bench.decisions()
+    assert (decision.spans, decision.late_spans) == (3, 1)
+    assert [(item.decision is None, item.spans) for item in bench.exporters[0].items] == [(False, 3), (True, 1)]
+
+
+def test_a_batch_sent_again_around_a_crash_counts_once(bench: Bench):
+    trace_id, span_ids = new_trace(3)
+    bench.receive(trace_id, span_ids)
+    bench.settle(11)
+    bench.settle(11)
+    bench.receive(trace_id, span_ids)  # the client never got our answer
+    bench.crash()
+    bench.settle()
+    (decision,) = bench.decisions()
+    assert (decision.spans, decision.late_spans) == (3, 0)
+    assert len(bench.exporters[0].items) == 1
+
+
+def test_budget_epochs_are_logged_before_they_decide_and_survive(tmp_path: Path):
+    bench = Bench(tmp_path, keep_threshold=None, review_budget={"share": 0.1, "window": "10m"}, random_share=0.02)
+    bench.receive(*new_trace())
+    bench.settle()
+    (first,) = bench.decisions()
+    assert first.threshold is not None
+    assert (tmp_path / "epochs.jsonl").read_text().count("\n") == 1
+    bench.crash()
+    bench.receive(*new_trace())
+    bench.settle()
+    assert bench.decisions()[0].threshold == first.threshold
+    assert (tmp_path / "epochs.jsonl").read_text().count("\n") == 1
+    bench.clock.advance(60)
+    bench.receive(*new_trace())
+    bench.settle()
+    assert (tmp_path / "epochs.jsonl").read_text().count("\n") == 2
+
+
+def test_a_wall_clock_that_jumps_neither_delays_nor_hastens(bench: Bench):
+    bench.receive(*new_trace())
+    bench.engine.step()
+    bench.clock.jump(-3600)
+    bench.clock.advance(1.9)
+    bench.engine.step()
+    assert bench.scoring.waiting == 0
+    bench.clock.jump(7200)
+    bench.engine.step()
+    assert bench.scoring.waiting == 0
+    bench.clock.advance(0.1)
+    bench.engine.step()
+    assert bench.scoring.waiting == 1
