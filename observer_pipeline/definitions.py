@@ -7,7 +7,7 @@ from observer_pipeline.jobs import JOBS
 from observer_pipeline.resources.build import build_resources
 from observer_pipeline.resources.settings import Settings
 from observer_pipeline.schedules import nightly_schedule
-from observer_pipeline.sensors import failure_alert, ingest_spool, new_annotations, rollout_champion
+from observer_pipeline.sensors import failure_alert, ingest_spool, new_annotations, reward_alerts, rollout_champion
 
 
 def build_definitions(settings: Settings) -> dg.Definitions:
@@ -24,6 +24,7 @@ def build_definitions(settings: Settings) -> dg.Definitions:
             new_annotations,
             ingest_spool,
             rollout_champion,
+            reward_alerts(settings.alert_webhook),
             failure_alert(settings.home.root / "logs" / "alerts.jsonl", settings.alert_webhook),
         ],
         resources=build_resources(settings),

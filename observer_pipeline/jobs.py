@@ -42,4 +42,10 @@ rollout = dg.define_asset_job(
     description="Bring one promotion onto one service.",
 )
 
-JOBS = [first_model, nightly_retraining, ingest, pull_annotations, rollout]
+training_telemetry = dg.define_asset_job(
+    "training_telemetry",
+    selection=dg.AssetSelection.groups("rollouts"),
+    description="Take in a stored RL run, grade it again, trace it, and find what went wrong.",
+)
+
+JOBS = [first_model, nightly_retraining, ingest, pull_annotations, rollout, training_telemetry]

@@ -2,13 +2,17 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
 import httpx
+import pyarrow.parquet as pq
 
+from observer_core.alerts import AlertBook, Webhook, WebhookError
 from observer_core.errors import ObserverError
+from observer_core.rollouts.monitor import DEFAULT_RULES
 from observer_pipeline import annotations
 from observer_pipeline.assets.live import RolloutConfig
 from observer_pipeline.jobs import ingest, pull_annotations, rollout
@@ -91,6 +95,42 @@ def rollout_champion(
     if not requests:
         return dg.SkipReason("; ".join(reasons) or "OBSERVER_SERVICES names no service")
     return dg.SensorResult(run_requests=requests)
+
+
+def reward_alerts(webhook: str | None) -> dg.SensorDefinition:
+    """A sensor that evaluates the alert rules over every training run whose metrics are new, and tells a webhook.
+
+    What the webhook does not take stays in the cursor and is sent at the next look.
+    """
+
+    @dg.sensor(name="reward_alerts", minimum_interval_seconds=60, default_status=RUNNING)
+    def look(context: dg.SensorEvaluationContext, warehouse: Warehouse) -> dg.SkipReason:
+        state = json.loads(context.cursor) if context.cursor else {"seen": {}, "book": None}
+        waiting = AlertBook((), state["book"])
+        folder, told = warehouse.folder("rollout_metrics"), 0
+        for part in warehouse.parts("rollout_metrics"):
+            changed = (folder / f"{part}.parquet").stat().st_mtime_ns
+            if state["seen"].get(part) == changed:
+                continue
+            steps: dict[int, dict[str, float]] = {}
+            for row in pq.read_table(folder / f"{part}.parquet").to_pylist():
+                steps.setdefault(row["step"], {})[row["metric"]] = row["value"]
+            book = AlertBook(DEFAULT_RULES)
+            for step, metrics in sorted(steps.items()):
+                waiting.undelivered += [
+                    replace(event, message=f"run {part}, step {step}: {event.message}")
+                    for event in book.observe(metrics, step)
+                ]
+            state["seen"][part] = changed
+        problem = None
+        try:
+            told = waiting.deliver(Webhook(webhook) if webhook else lambda event: context.log.warning(event.text()))
+        except WebhookError as error:
+            problem = str(error)
+        context.update_cursor(json.dumps({"seen": state["seen"], "book": waiting.to_json()}))
+        return dg.SkipReason(problem or (f"{told} alerts told" if told else "no training run with news"))
+
+    return look
 
 
 def failure_alert(alerts: Path, webhook: str | None) -> dg.SensorDefinition:

@@ -5,9 +5,20 @@ import sys
 import typer
 
 from observer_core.errors import ObserverError
-from observer_pipeline.cli import agent, demo, evaluation, models, registry, serve, slices, stack, traces
+from observer_pipeline.cli import (
+    agent,
+    demo,
+    evaluation,
+    models,
+    registry,
+    rollouts,
+    serve,
+    slices,
+    stack,
+    traces,
+)
 
-GROUPS = (slices, traces, models, evaluation, agent, serve, demo, stack, registry)
+GROUPS = (demo, stack, serve, agent, traces, slices, models, evaluation, registry, rollouts)
 
 
 def build_app() -> typer.Typer:

@@ -19,6 +19,7 @@ ASSETS = {
     "evaluation": {"model_comparison"},
     "registry": {"registered_models", "champion"},
     "live": {"live_decisions", "served_model", "true_error_rate", "drift"},
+    "rollouts": {"rollout_log", "regraded_rollouts", "rollout_spans", "reward_findings"},
 }
 CHECKS = {
     ("dataset_splits", "no_question_in_two_splits", True),
@@ -37,6 +38,7 @@ JOBS = {
     "ingest": {"live_decisions", "review_queue"},
     "pull_annotations": {"phoenix_annotations", "labeled_traces", "dataset_splits", "true_error_rate"},
     "rollout": {"served_model"},
+    "training_telemetry": ASSETS["rollouts"],
 }  # fmt: skip
 
 
@@ -75,7 +77,7 @@ def test_the_jobs(definitions):
 def test_the_sensors_and_the_schedule_run_from_the_start(definitions):
     sensors = {sensor.name: sensor.default_status.value for sensor in definitions.sensors}
     assert sensors == dict.fromkeys(
-        ("new_annotations", "ingest_spool", "rollout_champion", "run_failure_alert"), "RUNNING"
+        ("new_annotations", "ingest_spool", "rollout_champion", "reward_alerts", "run_failure_alert"), "RUNNING"
     )
     (schedule,) = definitions.schedules
     assert (schedule.name, schedule.cron_schedule, schedule.default_status.value) == (
