@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import easy_traces  # pyright: ignore
+from decision.conftest import easy_traces
 
 from observer_core.rundir import RunDirectory
 from observer_core.traces.jsonl import write_jsonl

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import easy_traces, quick  # pyright: ignore
+from decision.conftest import easy_traces, quick
 
 from observer_core.decision.golden import golden_traces
 from observer_core.decision.laya.checkpoint import load_checkpoint
