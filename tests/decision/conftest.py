@@ -102,6 +102,7 @@ def quick(encoder: Path, **changes: object) -> TrainOptions:
         "family": "laya",
         "preset": str(encoder),
         "epochs": 1.5,
+        "head_epochs": 0.5,
         "learning_rate": 2e-3,
         "head_learning_rate": 2e-3,
         "max_tokens": 256,

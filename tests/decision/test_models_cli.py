@@ -29,7 +29,7 @@ def test_train_prints_the_model_beside_its_interval(tmp_path: Path) -> None:
         "train", "--family", "baseline", "--data", str(tmp_path / "traces.jsonl"), "--out", str(tmp_path / "run")
     )
     assert done.returncode == 0, done.stderr
-    for name in ("auroc", "recall_at_5pct", "recall_at_20pct"):
+    for name in ("AUROC", "recall at 5 % review", "recall at 20 % review"):
         assert f"{name} " in done.stdout
     assert (tmp_path / "run" / "manifest.json").is_file()
     again = observer("train", "--family", "baseline", "--data", "x", "--out", str(tmp_path / "run"))
