@@ -1,8 +1,10 @@
 """The promotion log agrees with MLflow's alias, whoever moved it, and every version can be fetched whole."""
 
 import pytest
+from typer.testing import CliRunner
 
 from observer_core.errors import InputError
+from observer_pipeline.cli import build_app
 from observer_pipeline.registry import CHAMPION, MODEL
 
 
@@ -10,7 +12,7 @@ def test_promotions_have_one_record_each_and_can_be_undone(registry, versions):
     first, second = versions
     registry.promote(first, reason="the first", by="gate")
     latest = registry.promote(second, reason="better", by="person")
-    assert registry.at_alias(CHAMPION).version == int(second) or str(registry.at_alias(CHAMPION).version) == second
+    assert str(registry.at_alias(CHAMPION).version) == second
     assert (latest.version, latest.previous_version) == (second, first)
     back = registry.rollback(reason="it was not better")
     assert (back.version, back.previous_version, back.by) == (first, second, "rollback")
@@ -51,3 +53,20 @@ def test_what_cannot_be_promoted_is_refused_with_the_mend(registry, versions):
         registry.rollback(reason="nothing there")
     assert registry.current() is None
     assert registry.promotions() == []
+
+
+def test_promote_and_rollback_from_the_command_line(registry, baseline_runs):
+    """A run directory nobody registered is registered first; a second time it is the same version."""
+
+    def observer(*arguments):
+        return CliRunner().invoke(build_app(), arguments, catch_exceptions=False).output
+
+    first, second = (str(run.path) for run in baseline_runs)
+    assert "version 1 is champion (" in observer("promote", first, "--reason", "try it")
+    assert "version 2 is champion in place of version 1" in observer("promote", second, "--reason", "try the other")
+    assert "version 1 is champion in place of version 2" in observer("promote", "1", "--reason", "by its number")
+    assert "version 2 is champion" in observer("rollback", "--reason", "the first was not better")
+    assert "version 1 is champion" in observer("promote", first, "--reason", "by its folder")
+    assert [p.by for p in registry.promotions()] == ["person", "person", "person", "rollback", "person"]
+    run = registry.mlflow.client().get_run(registry.get("1").run_id)
+    assert run.data.metrics["all/auroc"] == pytest.approx(baseline_runs[0].metrics()["all"]["auroc"]["value"])
