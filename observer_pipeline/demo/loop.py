@@ -6,7 +6,8 @@ import os
 import socket
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -18,7 +19,7 @@ from observer_core.home import Home
 from observer_core.traces.trace import Trace
 from observer_pipeline.comparison import latest_verdict
 from observer_pipeline.definitions import build_definitions
-from observer_pipeline.demo.board import Board
+from observer_pipeline.demo.board import Board, Step
 from observer_pipeline.demo.live import ReadBack, ServiceApi, play_reviewer, read_back, wait_for
 from observer_pipeline.demo.runs import Runs, step_seconds
 from observer_pipeline.registry import CHALLENGER, MODEL, Registry
@@ -146,6 +147,13 @@ class _Loop:
         if self.options.with_phoenix:
             self.promises_of_phoenix()
 
+    @contextmanager
+    def step(self, name: str) -> Iterator[Step]:
+        """A step on the board; a server that ended meanwhile is named instead of what its absence would cause."""
+        self.supervisor.check_alive()
+        with self.board.step(name) as step:
+            yield step
+
     def first_model(self) -> None:
         config = {
             "ops": {
@@ -154,7 +162,7 @@ class _Loop:
                 "laya_run": {"config": {"preset": self.options.preset}},
             }
         }
-        with self.board.step("Dagster job first_model") as step:
+        with self.step("Dagster job first_model") as step:
             result = self.runs.job("first_model", config=config)
             step.made = _run_made(result)
             step.where = f"Dagster run {result.run_id[:8]}; {self.home.warehouse}"
@@ -190,19 +198,19 @@ class _Loop:
 
     def _enter_gate(self) -> None:
         """The gate's verdict, as it is."""
-        with self.board.step("the promotion gate") as step:
+        with self.step("the promotion gate") as step:
             verdict = latest_verdict(self.warehouse)
             step.made = f"{'promote' if verdict['promote'] else 'do not promote'}: {verdict['reasons'][0]}"
             step.where = "asset model_comparison, check promotion_gate"
 
     def promote(self, reason: str) -> None:
-        with self.board.step("promoted by hand") as step:
+        with self.step("promoted by hand") as step:
             promotion = self.registry.promote(self.versions[-1], reason=f"observer demo: {reason}", by="person")
             step.made = f"version {promotion.version} is champion; reason in the log: “{promotion.reason}”"
             step.where = f"MLflow {MODEL}, table promotions"
 
     def servers(self) -> None:
-        with self.board.step("servers") as step:
+        with self.step("servers") as step:
             self.supervisor.wait_healthy()
             self.service.set_policy(LIVE_POLICY)
             if self.options.with_phoenix:
@@ -214,11 +222,8 @@ class _Loop:
             step.where = f"{self.home.root / LOGS}"
 
     def roll_out(self) -> None:
-        with self.board.step("rolled out (sensor rollout_champion, job rollout)") as step:
-            requests = self.runs.tick(rollout_champion)
-            if not requests:
-                raise ObserverError("the sensor rollout_champion asked for no rollout; is the service up?")
-            for request in requests:
+        with self.step("rolled out (sensor rollout_champion, job rollout)") as step:
+            for request in self.runs.tick(rollout_champion):
                 result = self.runs.requested(rollout_champion, request)
             serving = self.service.get("/v1/model")
             step.made = f"the service serves {serving['model']} version {serving['model_version']}"
@@ -228,7 +233,7 @@ class _Loop:
         from observer_pipeline.agent.faults import FaultPlan
         from observer_pipeline.agent.generate import GenerateOptions, generate
 
-        with self.board.step("live traces by OTLP") as step:
+        with self.step("live traces by OTLP") as step:
             self.since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             otlp = next(program for program in self.supervisor.programs if program.name == "service").ports["otlp"]
             result = generate(
@@ -257,7 +262,7 @@ class _Loop:
             step.where = "the service's page (observer up)"
 
     def ingest(self) -> None:
-        with self.board.step("decisions in the warehouse (sensor ingest_spool, job ingest)") as step:
+        with self.step("decisions in the warehouse (sensor ingest_spool, job ingest)") as step:
             self.board.doing("waiting for the spool to be sealed")
             wait_for("the service to seal its spool", self._sealed, 60)
             for request in self.runs.tick(ingest_spool):
@@ -284,7 +289,7 @@ class _Loop:
         return set(self.warehouse.read("review_queue")["trace_id"].to_pylist()) & self.decided.keys()
 
     def kept_in_phoenix(self) -> ReadBack:
-        with self.board.step("kept traces read back from Phoenix") as step:
+        with self.step("kept traces read back from Phoenix") as step:
             decisions = {trace_id: found[0] for trace_id, found in self.decided.items()}
             wait_for("the kept traces to arrive in Phoenix", lambda: read_back(self.phoenix, decisions).complete, 120)
             back = read_back(self.phoenix, decisions)
@@ -294,13 +299,13 @@ class _Loop:
 
     def review(self, back: ReadBack) -> None:
         """Play the reviewer, then bring the verdicts in as the sensor would."""
-        with self.board.step("verdicts (the demo plays the reviewer from the gold labels)") as step:
+        with self.step("verdicts (the demo plays the reviewer from the gold labels)") as step:
             gold = {str(trace.trace_id): str(trace.label) for trace in self.live}
             spans = {trace_id: back.stored[trace_id]["context"]["span_id"] for trace_id in sorted(self._queue())}
             self.verdicts = play_reviewer(self.phoenix, spans, gold)
             step.made = f"{self.verdicts} annotations ‘correctness’ posted to Phoenix as a person would"
             step.where = "Phoenix, annotations of the root spans"
-        with self.board.step("verdicts pulled (sensor new_annotations, job pull_annotations)") as step:
+        with self.step("verdicts pulled (sensor new_annotations, job pull_annotations)") as step:
             for request in self.runs.tick(new_annotations):
                 result = self.runs.requested(new_annotations, request)
                 step.where = f"Dagster run {result.run_id[:8]}; tables phoenix_annotations, labeled_traces"
@@ -313,7 +318,7 @@ class _Loop:
     def retrain(self) -> None:
         config = {"ops": {"laya_run": {"config": {"start": "champion", "epochs": RETRAIN_EPOCHS}}}}
         leave_out = () if self.options.with_phoenix else ("phoenix_annotations",)
-        with self.board.step("retrained (Dagster job nightly_retraining)") as step:
+        with self.step("retrained (Dagster job nightly_retraining)") as step:
             result = self.runs.job("nightly_retraining", config=config, leave_out=leave_out)
             step.made = _run_made(result)
             step.where = f"Dagster run {result.run_id[:8]}; {self.home.runs}"

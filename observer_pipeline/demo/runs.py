@@ -53,11 +53,18 @@ class Runs:
             raise ObserverError(f"the Dagster run {result.run_id} of {name} failed: {_why(result)}")
         return result
 
-    def tick(self, sensor: dg.SensorDefinition, *, cursor: str | None = None) -> list[dg.RunRequest]:
-        """What the sensor asks for now, as the daemon would hear it."""
+    def tick(self, sensor: dg.SensorDefinition) -> Sequence[dg.RunRequest]:
+        """What the sensor asks for now, as the daemon would hear it.
+
+        Raises:
+            ObserverError: it asks for nothing; says its reason.
+        """
         resources = self.definitions.resources
-        with dg.build_sensor_context(instance=self.instance, cursor=cursor, resources=resources) as context:
-            return list(sensor.evaluate_tick(context).run_requests or [])
+        with dg.build_sensor_context(instance=self.instance, resources=resources) as context:
+            said = sensor.evaluate_tick(context)
+        if not said.run_requests:
+            raise ObserverError(f"the sensor {sensor.name} asked for no run: {said.skip_message}")
+        return said.run_requests
 
     def requested(self, sensor: dg.SensorDefinition, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
         """Run what a sensor asked for."""
