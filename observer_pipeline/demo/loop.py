@@ -1,8 +1,10 @@
 """The whole loop, once: agent → labels → model → registry → service → live traces → Phoenix → verdicts → next model."""
 
+import atexit
 import logging
 import os
 import socket
+import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -88,7 +90,10 @@ def free_ports() -> Ports:
 
 
 def quiet_libraries() -> None:
-    """Keep what libraries tell of themselves out of the demo's own lines; errors still come through."""
+    """Keep what libraries tell of themselves out of the demo's own lines; errors still come through.
+
+    That goes for the very end too: DuckDB's binding would list as leaked what torch's compiler still refers to.
+    """
     os.environ |= {
         "MLFLOW_LOGGING_LEVEL": "WARNING",
         "TRANSFORMERS_VERBOSITY": "error",
@@ -96,7 +101,9 @@ def quiet_libraries() -> None:
         "TQDM_DISABLE": "1",
     }
     warnings.simplefilter("ignore")
-    logging.getLogger("alembic").setLevel(logging.WARNING)
+    for name, level in (("alembic", logging.WARNING), ("onnxscript", logging.ERROR)):
+        logging.getLogger(name).setLevel(level)
+    atexit.register(lambda: os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno()))
 
 
 class _Loop:
@@ -132,7 +139,8 @@ class _Loop:
             back = self.kept_in_phoenix()
             self.review(back)
         self.retrain()
-        self.promote("retrained on the demo's verdicts; too few test questions for the gate")
+        on = "on the demo's verdicts" if self.options.with_phoenix else "without new verdicts"
+        self.promote(f"retrained {on}; too few test questions for the gate")
         self.roll_out()
         self.promises()
         if self.options.with_phoenix:
@@ -199,8 +207,10 @@ class _Loop:
             self.service.set_policy(LIVE_POLICY)
             if self.options.with_phoenix:
                 self.phoenix.ensure_annotation_config()
-            names = [program.name for program in self.supervisor.programs]
-            step.made = f"{' and '.join(names)} answer, in processes of their own"
+            names = [
+                f"{program.name} (pid {self.supervisor.pid(program.name)})" for program in self.supervisor.programs
+            ]
+            step.made = f"{' and '.join(names)}, healthy"
             step.where = f"{self.home.root / LOGS}"
 
     def roll_out(self) -> None:
