@@ -1,10 +1,8 @@
 """The whole loop, once: agent → labels → model → registry → service → live traces → Phoenix → verdicts → next model."""
 
-import atexit
 import logging
 import os
 import socket
-import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -90,10 +88,7 @@ def free_ports() -> Ports:
 
 
 def quiet_libraries() -> None:
-    """Keep what libraries tell of themselves out of the demo's own lines; errors still come through.
-
-    That goes for the very end too: DuckDB's binding would list as leaked what torch's compiler still refers to.
-    """
+    """Keep what libraries tell of themselves out of the demo's own lines; errors still come through."""
     os.environ |= {
         "MLFLOW_LOGGING_LEVEL": "WARNING",
         "TRANSFORMERS_VERBOSITY": "error",
@@ -103,7 +98,6 @@ def quiet_libraries() -> None:
     warnings.simplefilter("ignore")
     for name, level in (("alembic", logging.WARNING), ("onnxscript", logging.ERROR)):
         logging.getLogger(name).setLevel(level)
-    atexit.register(lambda: os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno()))
 
 
 class _Loop:
