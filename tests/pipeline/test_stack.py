@@ -77,6 +77,8 @@ def test_up_ticks_ingests_and_leaves_nothing_behind(tmp_path: Path):
         def all_ticked():
             (repository,) = graphql(dagster, TICKS)["repositoriesOrError"]["nodes"]
             states = {sensor["name"]: sensor["sensorState"] for sensor in repository["sensors"]}
+            for state in states.values():  # a tick that is under way has no outcome yet
+                state["ticks"] = [tick for tick in state["ticks"] if tick["status"] != "STARTED"]
             return states if all(states[name]["ticks"] for name in SENSORS) else None
 
         states = wait_for("every sensor to tick", all_ticked, 180)
