@@ -7,7 +7,7 @@ import typer
 
 from observer_core.home import Home
 
-SECONDS_BEFORE, SECONDS_PER_QUESTION = 150, 1.2
+SECONDS_BEFORE, SECONDS_PER_QUESTION = 120, 0.3
 """Measured on two cores: what the demo takes whatever its size, and what each question adds."""
 
 

@@ -1,10 +1,8 @@
 """The whole loop, once: agent → labels → model → registry → service → live traces → Phoenix → verdicts → next model."""
 
-import atexit
 import logging
 import os
 import socket
-import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,7 +29,7 @@ from observer_pipeline.spool import pending, read_sealed
 from observer_pipeline.stack import LOGS, Ports, phoenix, prepare_dagster, service, service_config, stack_environment
 from observer_pipeline.supervise import Supervisor, port_is_free
 
-DEFAULT_QUESTIONS = 240
+DEFAULT_QUESTIONS = 400
 MIN_QUESTIONS = 200
 """With fewer, the calibration split now and then lacks one of the classes."""
 LIVE_POLICY = {"review_budget": {"share": 0.3, "window": "10m"}, "random_share": 0.1}
@@ -91,10 +89,7 @@ def free_ports() -> Ports:
 
 
 def quiet_libraries() -> None:
-    """Keep what libraries tell of themselves out of the demo's own lines; errors still come through.
-
-    That goes for the very end too: DuckDB's binding would list as leaked what torch's compiler still refers to.
-    """
+    """Keep what libraries tell of themselves out of the demo's own lines; errors still come through."""
     os.environ |= {
         "MLFLOW_LOGGING_LEVEL": "WARNING",
         "TRANSFORMERS_VERBOSITY": "error",
@@ -104,7 +99,6 @@ def quiet_libraries() -> None:
     warnings.simplefilter("ignore")
     for name, level in (("alembic", logging.WARNING), ("onnxscript", logging.ERROR)):
         logging.getLogger(name).setLevel(level)
-    atexit.register(lambda: os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno()))
 
 
 class _Loop:

@@ -116,7 +116,8 @@ class DiskQueue:
             )
         write_whole(path, data)
         with self._lock:
-            self._add(Entry(path, now, spans, len(data)))
+            if path.exists():  # else a scan found the file at once and the worker has delivered it already
+                self._add(Entry(path, now, spans, len(data)))
 
     def oldest(self, *, max_bytes: int, max_spans: int, max_items: int) -> list[Entry]:
         """The oldest items to be sent that fit into one request; at least one when there is any."""
@@ -159,8 +160,9 @@ class DiskQueue:
         self.done(entry)
 
     def set_aside(self, entry: Entry) -> None:
-        """Take a damaged file out of the queue, as it is."""
-        entry.path.rename(self._dead / f"{entry.path.name}.damaged")
+        """Take a damaged file out of the queue, as it is; one that is gone is forgotten."""
+        with contextlib.suppress(FileNotFoundError):
+            entry.path.rename(self._dead / f"{entry.path.name}.damaged")
         with self._lock:
             self._drop(entry)
 

@@ -85,6 +85,7 @@ def test_an_existing_folder_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(1800)
 def test_all_real_questions_run(shared_data: Path) -> None:
     source = str(shared_data / "hotpotqa/questions.jsonl")
     result = generate(GenerateOptions(1251, faults=PLAN, workers=2, source=source))

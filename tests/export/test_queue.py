@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from observer_core.errors import InputError, ObserverError
+from observer_core.files import write_whole
 from observer_serving.export.item import QueueFull
 from observer_serving.export.queue import DiskQueue, dead_letters, replay
 
@@ -96,3 +97,28 @@ def test_damaged_files_are_named(tmp_path):
     queue.set_aside(entry)
     assert _all(queue) == []
     assert [path.suffix for path in (tmp_path / "dead").iterdir()] == [".damaged"]
+
+
+def test_an_item_delivered_before_put_returns_leaves_no_ghost(tmp_path, monkeypatch):
+    """A scan may find the file the moment it appears; the worker may be done with it before `put` goes on."""
+    queue = DiskQueue(tmp_path, max_bytes=BIG)
+
+    def write_and_be_overtaken(path, data):
+        write_whole(path, data)
+        queue.rescan()
+        (entry,) = _all(queue)
+        queue.done(entry)
+
+    monkeypatch.setattr("observer_serving.export.queue.write_whole", write_and_be_overtaken)
+    queue.put({"n": 0}, b"spans", spans=1)
+    assert _all(queue) == []
+    assert queue.depth() == (0, 0, 0.0)
+
+
+def test_a_file_that_somebody_removed_is_forgotten(tmp_path):
+    queue = DiskQueue(tmp_path, max_bytes=BIG)
+    queue.put({"n": 0}, b"spans", spans=1)
+    (entry,) = _all(queue)
+    entry.path.unlink()
+    queue.set_aside(entry)
+    assert queue.depth() == (0, 0, 0.0)

@@ -88,7 +88,7 @@ def test_answers_are_cut_at_the_row_limit_and_say_so(engine: BoundedSql):
         "LOAD '{out}'",
         "SET enable_external_access = true",
         "RESET lock_configuration",
-        "PRAGMA database_list",
+        "PRAGMA enable_profiling",
         "CALL pragma_version()",
         "EXPLAIN ANALYZE SELECT 1",
         "SELECT * FROM read_text('{secret}')",
