@@ -124,18 +124,26 @@ def main() -> None:
     batches = plan_batches(examples.lengths, OPTIONS.tokens_per_batch, np.random.default_rng(loop.seed))
     shuffled = random_batches(examples.lengths, len(batches), rng)
 
-    loops: dict[str, Callable[[], float]] = {
-        "ours": lambda: ours(fresh(tuned=True), examples, loop),
-        "plain, same model and batches": lambda: plain(fresh(tuned=True), examples, batches),
-        "plain, as loaded, random batches": lambda: plain(fresh(tuned=False), examples, shuffled),
+    loops: dict[str, tuple[bool, Callable[[DecisionModel], float]]] = {
+        "ours": (True, lambda model: ours(model, examples, loop)),
+        "plain, same model and batches": (True, lambda model: plain(model, examples, batches)),
+        "plain, as loaded, random batches": (False, lambda model: plain(model, examples, shuffled)),
     }
-    best = dict.fromkeys(loops, 0.0)
+    tokens = sum(examples.lengths)
+    wall, cpu = dict.fromkeys(loops, 0.0), dict.fromkeys(loops, 0.0)
     for _ in range(asked.rounds):
-        for name, measure in loops.items():
-            best[name] = max(best[name], measure())
-    print(f"{len(batches)} steps, {sum(examples.lengths)} tokens, {torch.get_num_threads()} threads")
-    for name, speed in best.items():
-        print(f"{name:34} {speed:8.0f} tokens/s   ours is {best['ours'] / speed:.2f} times as fast")
+        for name, (tuned, measure) in loops.items():
+            model = fresh(tuned=tuned)
+            started = time.process_time()
+            wall[name] = max(wall[name], measure(model))
+            cpu[name] = max(cpu[name], tokens / (time.process_time() - started))
+    print(f"{len(batches)} steps, {tokens} tokens, {torch.get_num_threads()} threads; best of {asked.rounds} rounds")
+    for name in loops:
+        by_wall, by_cpu = wall["ours"] / wall[name], cpu["ours"] / cpu[name]
+        print(
+            f"{name:34} {wall[name]:6.0f} tokens/s, ours {by_wall:.2f} times as fast; "
+            f"{cpu[name]:6.0f} tokens per core-second, {by_cpu:.2f} times"
+        )
 
 
 if __name__ == "__main__":
