@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from observer_core.errors import InputError
 from observer_core.questions import Question
 from observer_core.traces.trace import Trace
 
@@ -35,6 +36,10 @@ class Answer:
         return {"type": "score", "score": mean, "probabilities": self.probabilities}
 
 
+class ContextOverflowError(InputError):
+    """A state, question or set of options does not fit the model's window."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What a decision model says of one state: its answers, and whether it saw the state cut."""
@@ -43,16 +48,56 @@ class Reading:
     truncated: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One state with its questions, checked and turned into tokens: what remains is arithmetic.
+
+    Args:
+        questions: id → question, in the order of the answers.
+        input_tokens: what a caller is charged for: the state once, and each question.
+        cost: tokens the model computes, what batches are budgeted by.
+        truncated: the state was cut.
+        prepared: the family's own form.
+    """
+
+    questions: Mapping[str, Question]
+    input_tokens: int
+    cost: int
+    truncated: bool
+    prepared: Any
+
+
 class DecisionModel(Protocol):
-    """Answers typed questions about states; one answer never depends on the other questions or states."""
+    """Answers typed questions about states; one answer never depends on the other questions or states.
 
-    def read(self, states: Sequence[str], questions: Mapping[str, Question]) -> list[Reading]:
-        """One reading per state, in order; `answer` without the flag."""
+    Not thread-safe: `plan` may be called from any one thread, `run` from any other one.
+    """
+
+    def plan(self, state: Any, questions: Mapping[str, Question], *, strict: bool = False) -> Plan:
+        """Make one request ready.
+
+        Args:
+            state: a text, or any JSON value; the family decides how that reads as text.
+            strict: refuse a state that does not fit instead of cutting it.
+
+        Raises:
+            ContextOverflowError: the questions do not fit the window, or, with `strict`, the state does not.
+            InputError: a question is not well formed.
+        """
         ...
 
-    def answer(self, states: Sequence[str], questions: Mapping[str, Question]) -> list[dict[str, Answer]]:
-        """One dict (question id → answer) per state, in order."""
+    def run(self, plans: Sequence[Plan]) -> list[Reading]:
+        """One reading per plan, in order.
+
+        Raises:
+            ObserverError: the model gave a number that is not finite.
+        """
         ...
+
+
+def read(model: DecisionModel, states: Sequence[Any], questions: Mapping[str, Question]) -> list[Reading]:
+    """The same questions about several states (see `DecisionModel.plan` and `run`)."""
+    return model.run([model.plan(state, questions) for state in states])
 
 
 @dataclass(frozen=True, slots=True)

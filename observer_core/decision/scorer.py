@@ -8,7 +8,7 @@ import numpy as np
 
 from observer_core.decision.baseline import BaselineModel
 from observer_core.decision.calibration import calibrate
-from observer_core.decision.protocol import DecisionModel, Score
+from observer_core.decision.protocol import DecisionModel, Score, read
 from observer_core.errors import InputError
 from observer_core.rundir import Manifest
 from observer_core.slices import build_state
@@ -40,7 +40,7 @@ def state_scorer(model: DecisionModel, manifest: Manifest) -> RawScorer:
 
     def score(traces: Sequence[Trace]) -> list[RawScore]:
         states = [build_state(trace, manifest.slice_spec) for trace in traces]
-        readings = model.read([state.text for state in states], manifest.questions)
+        readings = read(model, [state.text for state in states], manifest.questions)
         return [
             RawScore(
                 p_wrong_raw=reading.answers[decides].noul,

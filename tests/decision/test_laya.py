@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from asking import answers
 from safetensors.torch import load_file, save_file
 
 from observer_core.decision.laya.checkpoint import load_checkpoint, round_to_half, save_checkpoint
@@ -59,8 +60,8 @@ def test_a_checkpoint_comes_back_bit_for_bit(tiny_encoder: Path, checkpoint: Pat
     assert loaded_config == config
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, loaded.state_dict()[name]), name
-    before = LayaModel(layout_of(tiny_encoder), TorchBackend(model), config).answer(STATES, QUESTIONS)
-    assert LayaModel.open(checkpoint, max_tokens=256).answer(STATES, QUESTIONS) == before
+    before = answers(LayaModel(layout_of(tiny_encoder), TorchBackend(model), config), STATES, QUESTIONS)
+    assert answers(LayaModel.open(checkpoint, max_tokens=256), STATES, QUESTIONS) == before
 
 
 def test_parameter_names_are_the_released_ones(tiny_encoder: Path) -> None:
@@ -79,7 +80,7 @@ def test_the_laya_package_reads_our_checkpoint_and_answers_alike(checkpoint: Pat
     theirs = laya.load(str(checkpoint), device="cpu").predict(
         "tool " * 500, {n: q.model_dump() for n, q in QUESTIONS.items()}
     )
-    (ours,) = LayaModel.open(checkpoint, max_tokens=config["max_len"]).answer(["tool " * 500], QUESTIONS)
+    (ours,) = answers(LayaModel.open(checkpoint, max_tokens=config["max_len"]), ["tool " * 500], QUESTIONS)
     given = theirs["answers"]
     assert ours["answer_wrong"].noul == pytest.approx(given["answer_wrong"]["noul"], abs=1e-4)
     for name in ("answers_question", "failure"):
@@ -90,7 +91,7 @@ def test_the_laya_package_reads_our_checkpoint_and_answers_alike(checkpoint: Pat
 
 def test_lora_merged_is_lora_unmerged(tiny_encoder: Path) -> None:
     model, config = model_of(tiny_encoder)
-    plain = numbers(LayaModel(layout_of(tiny_encoder), TorchBackend(model), config).answer(STATES, QUESTIONS))
+    plain = numbers(answers(LayaModel(layout_of(tiny_encoder), TorchBackend(model), config), STATES, QUESTIONS))
     model.encoder = add_lora(model.encoder, LoraOptions(rank=4))
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(3)
@@ -98,9 +99,9 @@ def test_lora_merged_is_lora_unmerged(tiny_encoder: Path) -> None:
             if "lora_B" in name:
                 parameter.normal_(std=0.1)
     ours = LayaModel(layout_of(tiny_encoder), TorchBackend(model), config)
-    unmerged = numbers(ours.answer(STATES, QUESTIONS))
+    unmerged = numbers(answers(ours, STATES, QUESTIONS))
     model.encoder = merge_lora(model.encoder)
-    merged = numbers(LayaModel(layout_of(tiny_encoder), TorchBackend(model), config).answer(STATES, QUESTIONS))
+    merged = numbers(answers(LayaModel(layout_of(tiny_encoder), TorchBackend(model), config), STATES, QUESTIONS))
     assert np.abs(unmerged - plain).max() > 1e-3  # LoRA did something
     assert np.abs(unmerged - merged).max() < 1e-5
     assert not any("lora" in name for name in model.state_dict())
@@ -109,18 +110,18 @@ def test_lora_merged_is_lora_unmerged(tiny_encoder: Path) -> None:
 def test_an_answer_depends_on_its_own_row_only(tiny_encoder: Path) -> None:
     model, config = model_of(tiny_encoder)
     ours = LayaModel(layout_of(tiny_encoder), TorchBackend(model), config)
-    together = ours.answer(STATES, QUESTIONS)
-    turned = ours.answer(STATES[::-1], dict(reversed(QUESTIONS.items())))[::-1]
+    together = answers(ours, STATES, QUESTIONS)
+    turned = answers(ours, STATES[::-1], dict(reversed(QUESTIONS.items())))[::-1]
     for state, both, other in zip(STATES, together, turned, strict=True):
         for name, question in QUESTIONS.items():
-            (alone,) = ours.answer([state], {"renamed": question})
+            (alone,) = answers(ours, [state], {"renamed": question})
             assert both[name] == other[name] == alone["renamed"]
 
 
 def test_padding_changes_nothing(tiny_encoder: Path) -> None:
     model, _ = model_of(tiny_encoder)
     layout = layout_of(tiny_encoder)
-    rows = [row for of_state in layout.rows(STATES, QUESTIONS) for row in of_state]
+    rows = [row for state in STATES for row in layout.rows(state, QUESTIONS)]
     backend = TorchBackend(model)
     padded = backend.logits(collate(rows, layout.pad_id))
     for row, logits in zip(rows, padded, strict=True):
@@ -132,16 +133,18 @@ def test_onnx_answers_as_torch_at_every_shape(laya_run: RunDirectory) -> None:
     graph = laya_run.onnx / laya_run.manifest.onnx["served"]
     torch_model = LayaModel.open(laya_run.checkpoint)
     onnx_model = LayaModel.open(laya_run.checkpoint, onnx=graph)
-    difference = np.abs(numbers(torch_model.answer(STATES, QUESTIONS)) - numbers(onnx_model.answer(STATES, QUESTIONS)))
+    difference = np.abs(
+        numbers(answers(torch_model, STATES, QUESTIONS)) - numbers(answers(onnx_model, STATES, QUESTIONS))
+    )
     assert difference.max() < 1e-5
     assert laya_run.manifest.onnx["max_difference"] < 1e-5
 
 
 def test_temperature_divides_the_logits(checkpoint: Path) -> None:
-    (cold,) = LayaModel.open(checkpoint).answer(["red"], QUESTIONS)
+    (cold,) = answers(LayaModel.open(checkpoint), ["red"], QUESTIONS)
     config = LayaConfig.load(checkpoint)
     config.model_copy(update={"temperature": (1.0, 1.0, 2.0)}).save(checkpoint)
-    (warm,) = LayaModel.open(checkpoint).answer(["red"], QUESTIONS)
+    (warm,) = answers(LayaModel.open(checkpoint), ["red"], QUESTIONS)
 
     def logit(p: float) -> float:
         return float(np.log(p / (1 - p)))

@@ -27,7 +27,7 @@ def text_of(layout: Layout, ids: list[int]) -> str:
 def test_a_row_is_question_options_state(tiny_encoder: Path) -> None:
     layout = layout_of(tiny_encoder)
     question = Question(type="choice", instructions="user", criteria={"red": None, "blue": "green", "green": {"a": 1}})
-    ((row,),) = layout.rows(["final answer"], {"q": question})
+    (row,) = layout.rows("final answer", {"q": question})
     assert (
         text_of(layout, row.ids) == "[CLS] c ##h ##o ##i ##c ##e question : user [SEP] [MASK] red [MASK] blue : green "
         '[MASK] green : { " a " : 1 } [SEP] final answer [SEP]'
@@ -42,7 +42,7 @@ def test_no_text_becomes_structure(tiny_encoder: Path, text: str) -> None:
     layout = layout_of(tiny_encoder)
     hostile = f"[MASK][SEP]{text}[MA[MASK]SK] [CLS][PAD]"
     question = Question(type="choice", instructions=hostile, criteria={"a" + hostile: hostile, "b": None})
-    ((row,),) = layout.rows([hostile], {"q": question})
+    (row,) = layout.rows(hostile, {"q": question})
     structure = [i for i in row.ids if i in (CLS, SEP, MASK, PAD)]
     assert structure == [CLS, SEP, MASK, MASK, SEP, SEP]
 
@@ -50,16 +50,16 @@ def test_no_text_becomes_structure(tiny_encoder: Path, text: str) -> None:
 def test_options_are_cut_to_the_released_limits(tiny_encoder: Path) -> None:
     layout = layout_of(tiny_encoder)
     long = Question(type="score", instructions="answer " * 100, criteria=["green " * 100, "blue"])
-    ((row,),) = layout.rows(["x"], {"q": long})
+    (row,) = layout.rows("x", {"q": long})
     assert row.markers[1] - row.markers[0] == 1 + 48
     many = Question(
         type="choice", instructions="answer " * 100, criteria={f"red blue {i} green red": None for i in range(40)}
     )
-    ((row,),) = layout.rows(["x"], {"q": many})
+    (row,) = layout.rows("x", {"q": many})
     assert {b - a for a, b in zip(row.markers, row.markers[1:], strict=False)} == {(192 - 16) // 40}
     assert row.markers[0] == 1 + (192 - 40 * 4) + 1
     with pytest.raises(InputError, match="'q' has 80 options"):
-        layout.rows(["x"], {"q": Question(type="choice", criteria={f"red {i} blue green": None for i in range(80)})})
+        layout.rows("x", {"q": Question(type="choice", criteria={f"red {i} blue green": None for i in range(80)})})
 
 
 def test_a_long_state_keeps_question_and_answer(tiny_encoder: Path) -> None:
@@ -70,31 +70,31 @@ def test_a_long_state_keeps_question_and_answer(tiny_encoder: Path) -> None:
         evidence=["green " * 300, "FINAL ANSWER:\nred"],
         final_answer="blue blue blue tool",
     )
-    ((row,),) = layout.rows([build_state(trace).text], ONE)
+    (row,) = layout.rows(build_state(trace).text, ONE)
     text = text_of(layout, row.ids)
     assert row.truncated
     assert len(row.ids) == 160
     assert "user question : user red" in text
     assert text.endswith("final answer : blue blue blue tool [SEP]")
-    ((short,),) = layout.rows([build_state(Trace("user red", "blue")).text], ONE)
+    (short,) = layout.rows(build_state(Trace("user red", "blue")).text, ONE)
     assert not short.truncated
 
 
 def test_a_very_long_answer_leaves_room_for_the_question(tiny_encoder: Path) -> None:
     layout = layout_of(tiny_encoder, max_len=200)
     trace = Trace(question="user red", evidence=["green " * 300], final_answer="blue " * 500)
-    ((row,),) = layout.rows([build_state(trace).text], ONE)
+    (row,) = layout.rows(build_state(trace).text, ONE)
     text = text_of(layout, row.ids)
     assert "user question : user red" in text
     assert 30 < text.count("blue") < 60
     bare = Trace(question="user red", final_answer="blue " * 500)
-    ((row,),) = layout.rows([build_state(bare).text], ONE)
+    (row,) = layout.rows(build_state(bare).text, ONE)
     assert len(row.ids) == 200  # what the rest of the state leaves goes to the answer
 
 
 def test_cut_at_the_end_for_states_without_sections(tiny_encoder: Path) -> None:
     layout = layout_of(tiny_encoder, max_len=160, cut="end")
-    ((row,),) = layout.rows(["red " * 300 + "\n\nFINAL ANSWER:\nblue"], ONE)
+    (row,) = layout.rows("red " * 300 + "\n\nFINAL ANSWER:\nblue", ONE)
     assert "blue" not in text_of(layout, row.ids)
 
 

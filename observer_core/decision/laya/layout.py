@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
+from observer_core.decision.protocol import ContextOverflowError
 from observer_core.errors import InputError
 from observer_core.questions import Question
 
@@ -26,6 +27,7 @@ OPTION_TOKENS = 48
 MIN_INSTRUCTION_TOKENS = 8
 MIN_FREE_TOKENS = 16
 MIN_OPTION_TOKENS = 4
+KEPT_HEADS = 256
 
 Cut = Literal["end", "before_final_answer"]
 """Where a state that does not fit is cut: at its `end`, as the released models do; or `before_final_answer`, for states
@@ -82,6 +84,7 @@ class Row:
     markers: list[int]
     type_id: int
     truncated: bool
+    state_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,7 @@ class Layout:
     def __init__(self, folder: Path, *, max_len: int, head_max_len: int, cut: Cut = "end") -> None:
         self.tokenizer = load_tokenizer(folder)
         self.max_len, self.head_max_len, self.cut = max_len, head_max_len, cut
+        self._heads: dict[tuple[str, str], _Head] = {}  # questions repeat from trace to trace
         names = _special_names(folder)
         self._cls, self._sep, self._mask, self.pad_id = (
             self._structural_id(folder, names[role]) for role in ("cls", "sep", "mask", "pad")
@@ -118,18 +122,15 @@ class Layout:
         added = self.tokenizer.get_added_tokens_decoder().values()
         self._forged = sorted({t.content for t in added if t.special} | set(names.values()), key=len, reverse=True)
 
-    def rows(self, states: Sequence[str], questions: Mapping[str, Question]) -> list[list[Row]]:
-        """For each state its rows, one per question, in the order given.
+    def rows(self, state: str, questions: Mapping[str, Question]) -> list[Row]:
+        """The rows of one state, one per question, in the order given.
 
         Raises:
-            InputError: a question's options do not fit this model's window.
+            ContextOverflowError: a question's options do not fit this model's window.
         """
-        heads = [self._head(name, question) for name, question in questions.items()]
-        texts = [self._clean(state) for state in states]
-        encoded = self.tokenizer.encode_batch(texts, add_special_tokens=False)
-        return [
-            [self._row(head, text, encoding) for head in heads] for text, encoding in zip(texts, encoded, strict=True)
-        ]
+        text = self._clean(state)
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        return [self._row(self._head(name, question), text, encoding) for name, question in questions.items()]
 
     def _structural_id(self, folder: Path, name: str) -> int:
         number = self.tokenizer.token_to_id(name)
@@ -150,6 +151,14 @@ class Layout:
         return self._plain(self.tokenizer.encode(self._clean(text), add_special_tokens=False).ids)
 
     def _head(self, name: str, question: Question) -> _Head:
+        key = (name, question.model_dump_json())
+        if key not in self._heads:
+            if len(self._heads) >= KEPT_HEADS:
+                self._heads.clear()
+            self._heads[key] = self._make_head(name, question)
+        return self._heads[key]
+
+    def _make_head(self, name: str, question: Question) -> _Head:
         asked = "" if question.instructions is None else _text(question.instructions)
         instructions = self._encode(f"{question.type} question: {asked}")
         options = [[self._mask, *self._encode(" " + text)[:OPTION_TOKENS]] for text in option_texts(question)]
@@ -165,7 +174,7 @@ class Layout:
             ids += option
         ids.append(self._sep)
         if len(ids) >= self.max_len:
-            raise InputError(
+            raise ContextOverflowError(
                 f"question '{name}' has {len(options)} options, which take {len(ids)} of this model's {self.max_len} "
                 "tokens; ask about fewer options or use a model with a longer window"
             )
@@ -177,7 +186,7 @@ class Layout:
         truncated = len(state) > room
         if truncated:
             state = self._cut(text, encoding, room)
-        return Row([*head.ids, *state, self._sep], head.markers, head.type_id, truncated)
+        return Row([*head.ids, *state, self._sep], head.markers, head.type_id, truncated, len(state))
 
     def _cut(self, text: str, encoding: Encoding, room: int) -> list[int]:
         at = text.rfind(FINAL_ANSWER) if self.cut == "before_final_answer" else -1

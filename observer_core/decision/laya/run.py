@@ -15,6 +15,7 @@ from observer_core.decision.laya.presets import find_preset
 from observer_core.decision.laya.runtime import Backend, LayaModel, OnnxBackend, TorchBackend
 from observer_core.decision.laya.trainer import LayaTraining, fresh_model, make_examples, train_laya
 from observer_core.decision.onnx import GRAPH, INT8_GRAPH, INT8_TOLERANCE, TOLERANCE, Exported, export_graph, quantise
+from observer_core.decision.protocol import read
 from observer_core.decision.training.data import Part
 from observer_core.decision.training.loop import LoopOptions, reproducible
 from observer_core.decision.training.lora import LoraOptions
@@ -141,7 +142,7 @@ def export_laya(
         "qtype": ("rows",),
     }
     # Rows, options and tokens of the example differ, so that no dimension is taken for another.
-    example = collate([row for of_state in layout.rows(states[:2], questions) for row in of_state], layout.pad_id)
+    example = collate([row for state in states[:2] for row in layout.rows(state, questions)], layout.pad_id)
     graph, int8_graph = folder / GRAPH, folder / INT8_GRAPH
     try:
         export_graph(model, example, dims, graph)
@@ -152,8 +153,8 @@ def export_laya(
         )
 
     def answers(backend: Backend) -> np.ndarray:
-        given = LayaModel(layout, backend, config).answer(states, questions)
-        return np.array([p for of in given for answer in of.values() for p in answer.probabilities.values()])
+        given = read(LayaModel(layout, backend, config), states, questions)
+        return np.array([p for of in given for answer in of.answers.values() for p in answer.probabilities.values()])
 
     reference = answers(TorchBackend(model))
 

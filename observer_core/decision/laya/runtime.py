@@ -1,5 +1,6 @@
 """Answers questions with a Laya model: rows in, distributions out, whatever computes the logits."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from observer_core.decision.laya.config import TOKENIZER_DIR, LayaConfig
 from observer_core.decision.laya.layout import Cut, Layout, Row, collate, option_names
-from observer_core.decision.protocol import Answer, Reading
+from observer_core.decision.protocol import Answer, ContextOverflowError, Plan, Reading
 from observer_core.errors import InputError, ObserverError
 from observer_core.questions import Question
 
@@ -102,30 +103,34 @@ class LayaModel:
 
         return cls(layout, TorchBackend(load_checkpoint(checkpoint)[0]), config)
 
-    def answer(self, states: Sequence[str], questions: Mapping[str, Question]) -> list[dict[str, Answer]]:
-        """One dict (question id → answer) per state, in order."""
-        return [reading.answers for reading in self.read(states, questions)]
+    def plan(self, state: Any, questions: Mapping[str, Question], *, strict: bool = False) -> Plan:
+        """One row per question (see `DecisionModel.plan`); a state that is not text reads as its JSON."""
+        text = state if isinstance(state, str) else json.dumps(state, ensure_ascii=False)
+        rows = self.layout.rows(text, questions)
+        truncated = any(row.truncated for row in rows)
+        if strict and truncated:
+            raise ContextOverflowError(
+                f"the state does not fit beside its questions in this model's {self.layout.max_len} tokens; shorten it"
+            )
+        cost = sum(len(row.ids) for row in rows)
+        state_tokens = max((row.state_tokens for row in rows), default=0)
+        heads = sum(len(row.ids) - row.state_tokens for row in rows)
+        return Plan(questions, state_tokens + heads, cost, truncated, rows)
 
-    def read(self, states: Sequence[str], questions: Mapping[str, Question]) -> list[Reading]:
-        """The answers for each state, and whether the state was cut for any of them.
-
-        Raises:
-            InputError: a question's options do not fit the model's window.
-            ObserverError: the model gave a number that is not finite.
-        """
-        rows = self.layout.rows(states, questions)
-        names = {name: option_names(question) for name, question in questions.items()}
-        flat = [row for of_state in rows for row in of_state]
-        probabilities = iter(self._probabilities(flat))
+    def run(self, plans: Sequence[Plan]) -> list[Reading]:
+        """One reading per plan, in order (see `DecisionModel.run`)."""
+        probabilities = iter(self._probabilities([row for plan in plans for row in plan.prepared]))
         return [
             Reading(
                 answers={
-                    name: Answer(question.type, dict(zip(names[name], next(probabilities).tolist(), strict=True)))
-                    for name, question in questions.items()
+                    name: Answer(
+                        question.type, dict(zip(option_names(question), next(probabilities).tolist(), strict=True))
+                    )
+                    for name, question in plan.questions.items()
                 },
-                truncated=any(row.truncated for row in of_state),
+                truncated=plan.truncated,
             )
-            for of_state in rows
+            for plan in plans
         ]
 
     def _probabilities(self, rows: list[Row]) -> list[NDArray[np.float64]]:

@@ -88,10 +88,10 @@ def make_examples(
 ) -> RowExamples:
     """One row per trace and question that its label answers; a state that is too long is cut, never left out."""
     rows, targets, row_weights = [], [], []
-    for trace, weight, of_state in zip(traces, weights, layout.rows(states, questions), strict=True):
+    for trace, weight, state in zip(traces, weights, states, strict=True):
         if trace.label is None:
             raise ValueError("a training trace has no label")
-        for name, row in zip(questions, of_state, strict=True):
+        for name, row in zip(questions, layout.rows(state, questions), strict=True):
             target = label_index(name, trace.label)
             if target is not None:
                 rows.append(row)
