@@ -100,7 +100,7 @@ def test_cut_at_the_end_for_states_without_sections(tiny_encoder: Path) -> None:
 
 def test_collate_pads_to_the_longest(tiny_encoder: Path) -> None:
     layout = layout_of(tiny_encoder)
-    rows = [of[0] for of in layout.rows(["red", "red blue green"], ONE)]
+    rows = [layout.rows(state, ONE)[0] for state in ("red", "red blue green")]
     batch = collate(rows, layout.pad_id)
     assert batch["attention_mask"].sum(1).tolist() == [len(row.ids) for row in rows]
     assert batch["input_ids"][0, -2:].tolist() == [PAD, PAD]
