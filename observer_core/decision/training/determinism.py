@@ -11,7 +11,7 @@ import torch
 
 @contextlib.contextmanager
 def reproducible(seed: int) -> Iterator[None]:
-    """Seeds torch, numpy and python and asks torch for deterministic kernels; afterwards the caller has back what it had."""
+    """Seeds torch, numpy and python, and asks torch for deterministic kernels; afterwards all is as it was before."""
     deterministic = torch.are_deterministic_algorithms_enabled()
     before = random_state()
     torch.manual_seed(seed)
@@ -27,7 +27,7 @@ def reproducible(seed: int) -> Iterator[None]:
 
 
 def random_state() -> dict[str, Any]:
-    """The generators of torch (CPU and every CUDA device), numpy and python, in types that `torch.load` reads safely."""
+    """The generators of torch (CPU and each CUDA device), numpy and python, in types that `torch.load` reads safely."""
     name, keys, position, has_gauss, gauss = np.random.get_state()
     return {
         "torch": torch.get_rng_state(),

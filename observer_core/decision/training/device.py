@@ -33,7 +33,7 @@ def choose_bf16(precision: Precision, device: torch.device) -> bool:
     return has_it and precision != "fp32"
 
 
-def autocast(device: torch.device, bf16: bool) -> contextlib.AbstractContextManager[None]:
+def autocast(device: torch.device, bf16: bool) -> contextlib.AbstractContextManager[object]:
     """bfloat16 where it is safe, or nothing at all."""
     return torch.autocast(device.type, dtype=torch.bfloat16) if bf16 else contextlib.nullcontext()
 

@@ -87,8 +87,8 @@ class Health:
         mean = sum(self.losses) / len(self.losses)
         if len(self.losses) == WINDOW and mean > FAR_ABOVE * self.start_loss:
             raise TrainingFailedError(
-                f"training diverged at step {step} (loss {mean:.2f} over {WINDOW} steps, began at {self.start_loss:.2f})"
-                f"; lower the learning rate ({self.rate_option})"
+                f"training diverged at step {step} (loss {mean:.2f} over {WINDOW} steps, began at "
+                f"{self.start_loss:.2f}); lower the learning rate ({self.rate_option})"
             )
 
     def after_evaluation(self, step: int, spread: float) -> None:

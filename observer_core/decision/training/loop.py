@@ -233,7 +233,7 @@ class _Loop:
         norm = self._accelerator.clip_grad_norm_(self._trainable.values(), options.max_grad_norm)
         norm = float(norm) if norm is not None else 0.0
         self._health.after_step(state.step, loss, norm)
-        rate = max(self._schedule.get_last_lr())
+        rate = float(max(self._schedule.get_last_lr()))
         self._optimizer.step()
         self._schedule.step()
         self._optimizer.zero_grad()

@@ -1,9 +1,9 @@
 """A training's own telemetry: one trace per optimiser step, one child span per example, to any OTLP/HTTP back end.
 
 The shape and the names are those of rollouts (`docs/rollouts.md`), so that the same queries work: a step's span says
-`training.step`, loss, learning rate, gradient norm and tokens; an example's says its trace, question, label, loss and the
-probability the model gave the label. Trace and span ids follow from run, stage, step and row: a step that a resumed
-training makes again changes nothing in a back end that keeps one span per id.
+`training.step`, loss, learning rate, gradient norm and tokens; an example's says its trace, question, label, loss and
+the probability the model gave the label. Trace and span ids follow from run, stage, step and row: a step that a
+resumed training makes again changes nothing in a back end that keeps one span per id.
 
 Telemetry must never stall or fail a training. Steps go through a bounded queue to a thread that encodes and sends; what
 does not fit, and what the back end does not take, is counted and reported at the end.
