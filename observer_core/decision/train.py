@@ -33,8 +33,9 @@ __all__ = ["TrainOptions", "train_run"]
 
 TIMED_TRACES = 40
 MAX_VALIDATION_SCORES = 1000
-NOT_DECIDING = ("checkpoint_seconds", "checkpoint_steps", "onnx", "int8")
-"""Options that may differ when a killed training goes on: its weights do not depend on them."""
+NOT_DECIDING = frozenset({"checkpoint_seconds", "checkpoint_steps", "onnx", "int8", "preset", "init_from"})
+"""Options that may differ when a killed training goes on: the weights do not depend on them. What it starts from is
+compared by its fingerprint, wherever it lies."""
 PACKAGES = ("observer-pipeline", "numpy", "onnxruntime", "tokenizers", "scikit-learn", "torch", "transformers", "peft")
 
 
@@ -135,7 +136,7 @@ def _write_run(
     manifest.heldout = {"n": len(parts["test"].traces), "base_rate": float(parts["test"].wrong.mean())}
     manifest.run_dir = out.name
     manifest.train_data_sha = data_sha(train.traces)
-    manifest.training = facts.recorded
+    manifest.training = facts.recorded | {"notes": facts.notes}
     manifest.versions = {package: version(package) for package in PACKAGES}
     served = raw_scorer(folder, manifest)
     manifest.golden = make_golden(lambda golden: [score.p_wrong_raw for score in served(golden)])

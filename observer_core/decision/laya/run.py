@@ -54,7 +54,7 @@ def write_laya(
     with reproducible(options.seed):
         progress("loading the encoder", 0.0)
         model, config, tokenizer, manifest = _start(options, questions, spec)
-        session.confirm(base=manifest.base_revision, init_from=manifest.init_from)
+        session.confirm("starting point", manifest.init_from or f"{manifest.base}@{manifest.base_revision}")
         layout = Layout(tokenizer, max_len=options.max_tokens, head_max_len=config.head_max_len, cut=CUT)
         decides = {DECISION_QUESTION: questions[DECISION_QUESTION]}
         fitted = train_laya(
