@@ -175,11 +175,13 @@ class _Loop:
         self._bf16 = choose_bf16(options.precision, self._device)
         self._plan = _plan(examples.lengths, options)
         optimizer = torch.optim.AdamW(list(map(dict, groups)))
+        total = len(self._plan) + 1
         self._schedule = torch.optim.lr_scheduler.OneCycleLR(
             optimizer,
             [group["lr"] for group in groups],
-            total_steps=len(self._plan) + 1,
-            pct_start=options.warmup,
+            total_steps=total,
+            # A warm-up of a single step has no length, and torch divides by it.
+            pct_start=options.warmup if options.warmup * total > 1 else 0.0,
         )
         self._model, self._optimizer = self._accelerator.prepare(model, optimizer)
         self._trainable = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
