@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from observer_core.decision.cut import Cut
 from observer_core.decision.golden import golden_traces
 from observer_core.decision.laya.checkpoint import load_checkpoint, save_checkpoint
 from observer_core.decision.laya.config import TOKENIZER_DIR, LayaConfig
-from observer_core.decision.laya.layout import Cut, Layout, collate
+from observer_core.decision.laya.layout import Layout, collate
 from observer_core.decision.laya.model import DecisionModel
 from observer_core.decision.laya.presets import find_preset
 from observer_core.decision.laya.runtime import Backend, LayaModel, OnnxBackend, TorchBackend
