@@ -57,8 +57,11 @@ def train_run(
             manifest = _baseline_manifest()
         else:
             from observer_core.decision.laya.run import write_laya
+            from observer_core.decision.training.session import Session
 
-            manifest = write_laya(folder, parts, options, progress=part(progress, 0.0, 0.85), on_metric=on_metric)
+            manifest = write_laya(
+                folder, parts, options, session=Session(), progress=part(progress, 0.0, 0.85), on_metric=on_metric
+            )
         predictions = [_calibrate_and_predict(manifest, _deciding(folder, manifest), parts, part(progress, 0.85, 0.95))]
         if options.family != BASELINE:
             raw = baseline_scorer(baseline)

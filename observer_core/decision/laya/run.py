@@ -22,6 +22,7 @@ from observer_core.decision.training.loop import LoopOptions, reproducible
 from observer_core.decision.training.lora import LoraOptions
 from observer_core.decision.training.options import TrainOptions
 from observer_core.decision.training.progress import MetricSink, Progress, part
+from observer_core.decision.training.session import Session
 from observer_core.errors import InputError
 from observer_core.questions import DECISION_QUESTION, Question, default_questions
 from observer_core.rundir import CHECKPOINT, ONNX, Manifest, open_run
@@ -32,7 +33,13 @@ CUT: Cut = "before_final_answer"
 
 
 def write_laya(
-    folder: Path, parts: Mapping[Split, Part], options: TrainOptions, *, progress: Progress, on_metric: MetricSink
+    folder: Path,
+    parts: Mapping[Split, Part],
+    options: TrainOptions,
+    *,
+    session: Session,
+    progress: Progress,
+    on_metric: MetricSink,
 ) -> Manifest:
     """Train, then write `checkpoint/` and `onnx/` into the run's folder.
 
@@ -41,13 +48,14 @@ def write_laya(
 
     Raises:
         InputError: the starting point cannot be used.
-        ObserverError: the training diverged.
+        TrainingFailedError: it diverged or collapsed.
     """
     questions = default_questions()
     spec = {"format": "v1", "max_tokens": options.max_tokens, "cut": CUT}
     with reproducible(options.seed):
         progress("loading the encoder", 0.0)
         model, config, tokenizer, manifest = _start(options, questions, spec)
+        session.confirm(base=manifest.base_revision, init_from=manifest.init_from)
         layout = Layout(tokenizer, max_len=options.max_tokens, head_max_len=config.head_max_len, cut=CUT)
         decides = {DECISION_QUESTION: questions[DECISION_QUESTION]}
         fitted = train_laya(
@@ -59,8 +67,9 @@ def write_laya(
                 head_learning_rate=options.head_learning_rate,
                 head_epochs=options.head_epochs if options.init_from is None else 0.0,
                 lora=LoraOptions(options.lora_rank),
-                loop=LoopOptions(options.epochs, options.tokens_per_batch, seed=options.seed),
+                loop=LoopOptions.of(options),
             ),
+            session=session,
             progress=part(progress, 0.05, 0.9),
             on_metric=on_metric,
         )
@@ -69,6 +78,7 @@ def write_laya(
         "best_step": fitted.best_step,
         "validation_loss": fitted.best_loss,
         "tokens_per_second": round(fitted.tokens_per_second, 1),
+        "computed_on": fitted.computed_on,
     }
     config = config.model_copy(update={"training": training})
     save_checkpoint(model, config, tokenizer, folder / CHECKPOINT)
