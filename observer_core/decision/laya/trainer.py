@@ -142,7 +142,7 @@ class EncodedExamples:
         batch["hidden"] = nn.utils.rnn.pad_sequence([self._hidden[row] for row in rows], batch_first=True).float()
         return batch
 
-    def about(self, row: int) -> About:
+    def about(self, row: int) -> Sequence[About]:
         return self._examples.about(row)
 
 
