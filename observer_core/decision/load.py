@@ -61,6 +61,7 @@ def _load_baseline(folder: Path, _manifest: Manifest, _backend: Backend) -> RawS
 
 
 def _load_laya(folder: Path, manifest: Manifest, backend: Backend) -> RawScorer:
+    from observer_core.decision.laya.config import TOKENIZER_DIR
     from observer_core.decision.laya.runtime import LayaModel
 
     graph = served_graph(folder, manifest, backend)
@@ -70,7 +71,7 @@ def _load_laya(folder: Path, manifest: Manifest, backend: Backend) -> RawScorer:
     model = LayaModel.open(
         folder / CHECKPOINT, onnx=graph, max_tokens=spec.get("max_tokens"), cut=spec.get("cut", "end")
     )
-    return state_scorer(model, manifest)
+    return state_scorer(model, manifest, tokenizer=folder / CHECKPOINT / TOKENIZER_DIR)
 
 
 _FAMILIES: dict[str, Callable[[Path, Manifest, Backend], RawScorer]] = {
