@@ -1,4 +1,4 @@
-"""A model's tokenizer, read with the `tokenizers` library alone: what counts and cuts text where torch is not wanted."""
+"""A model's tokenizer, read with the `tokenizers` library alone: counts and cuts text without torch."""
 
 import json
 from pathlib import Path
