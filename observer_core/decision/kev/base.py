@@ -94,6 +94,17 @@ def carry_base(base: Base, checkpoint: Path) -> None:
         shutil.copyfile(file, target / file.name)
 
 
+def remember_base(base: Base, checkpoint: Path) -> None:
+    """Link a base that neither travels with a checkpoint nor can be fetched into `OBSERVER_HOME/models`, where the runs
+    made from it look for it; something of that name that is there already stays."""
+    home = Home.from_env()
+    known = home.models / base.name.rsplit("/", 1)[-1]
+    if (checkpoint / BASE_DIR).is_dir() or base.name == smollm2.BASE or known.exists():
+        return
+    home.ensure(home.models)
+    known.symlink_to(base.folder.resolve(), target_is_directory=True)
+
+
 def fingerprint(folder: Path) -> str:
     """The sha256 of a folder's weights: of `model.safetensors`, or of the names and sha256s of its parts.
 

@@ -57,13 +57,12 @@ def load_checkpoint(checkpoint: Path, *, base: Path | None = None, merge: bool =
     return Loaded(network.eval(), config, found, checkpoint if own else found.folder)
 
 
-def save_checkpoint(network: KevNetwork, config: KevConfig, base: Base, tokenizer: Path, checkpoint: Path) -> None:
-    """Write a checkpoint folder that this project loads and that has the files of a released one.
+def save_checkpoint(network: KevNetwork, config: KevConfig, base: Base, checkpoint: Path) -> None:
+    """Write a checkpoint that this project loads, with the files of a released one, but for the tokenizer.
 
     Args:
         network: its backbone wrapped by peft, LoRA not merged.
-        tokenizer: the folder the tokenizer's files are copied from.
-        checkpoint: the folder to fill.
+        checkpoint: the folder to fill, where `copy_tokenizer` has put the tokenizer.
 
     Raises:
         ObserverError: a trained weight is not finite.
@@ -76,10 +75,15 @@ def save_checkpoint(network: KevNetwork, config: KevConfig, base: Base, tokenize
     head = {name: tensor.detach().cpu().clone() for name, tensor in network.head.state_dict().items()}
     torch.save(config.model_dump(mode="json") | {"holdout": [], "head": head}, checkpoint / HEAD_FILE)
     config.save(checkpoint)
-    for name in TOKENIZER_FILES:
-        if (tokenizer / name).is_file():
-            shutil.copyfile(tokenizer / name, checkpoint / name)
     carry_base(base, checkpoint)
+
+
+def copy_tokenizer(source: Path, checkpoint: Path) -> None:
+    """Copy the files of a tokenizer into a checkpoint's folder, which is made if it is not there."""
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    for name in TOKENIZER_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, checkpoint / name)
 
 
 def read_head(checkpoint: Path) -> tuple[KevConfig, dict[str, Tensor]]:

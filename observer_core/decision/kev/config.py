@@ -74,7 +74,7 @@ class KevConfig(BaseModel):
     option_isolation: bool = False
     special_embeddings: bool = False
     weights_dtype: Literal["fp32", "bf16"] = "fp32"
-    temperature: float = Field(1.0, gt=0, allow_inf_nan=False)
+    temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     delimiters: Delimiters = QWEN_DELIMITERS
     max_state: int = Field(MAX_STATE, ge=2)
     max_branch: int = Field(MAX_BRANCH, ge=8)

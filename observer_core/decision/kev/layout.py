@@ -15,10 +15,10 @@ from typing import Any
 
 from observer_core.decision.cut import Cut, cut_state, plain
 from observer_core.decision.kev.config import Delimiters
-from observer_core.decision.laya.layout import load_tokenizer
 from observer_core.decision.protocol import ContextOverflowError
 from observer_core.errors import InputError
 from observer_core.questions import Question, option_names
+from observer_core.tokenizer import load_tokenizer
 
 SPECIAL_NAME = re.compile(r"<\|([A-Za-z0-9_]+)\|>")
 """How Qwen names its special tokens; in text from outside the bars are broken ones."""

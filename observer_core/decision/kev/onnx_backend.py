@@ -61,7 +61,7 @@ class OnnxBackend:
         self, output: str, ids: Sequence[int], options: Sequence[int], past: NDArray[np.float32]
     ) -> NDArray[np.float32]:
         given = {
-            "input_ids": np.array([ids], dtype=np.int64),
+            "input_ids": np.array(ids, dtype=np.int64),
             "option_pos": np.array(options, dtype=np.int64),
             "past": past,
         }

@@ -57,6 +57,7 @@ class KevModel:
         *,
         onnx: Path | None = None,
         base: Path | None = None,
+        device: str | None = None,
         max_tokens: int | None = None,
         cut: Cut = "end",
     ) -> "KevModel":
@@ -64,6 +65,7 @@ class KevModel:
 
         Args:
             base: the backbone's folder; without it the one the checkpoint names is looked for (`base.find_base`).
+            device: where torch computes; a GPU of CUDA when there is one, else the CPU.
             max_tokens: tokens of a state, when fewer than the checkpoint's `max_state`.
             cut: where a state that does not fit is cut.
 
@@ -83,7 +85,12 @@ class KevModel:
 
         loaded = load_checkpoint(checkpoint, base=base)
         layout = _layout(loaded.tokenizer, loaded.config, max_tokens, cut)
-        return cls(layout, TorchBackend(loaded.network), loaded.config)
+        known, tokens = loaded.network.config.vocab_size, layout.tokenizer.get_vocab_size()
+        if tokens > known:
+            raise InputError(
+                f"the tokenizer in {loaded.tokenizer} has {tokens} tokens, its base {known}; copy it again"
+            )
+        return cls(layout, TorchBackend.on(device, loaded.network), loaded.config)
 
     def plan(self, state: Any, questions: Mapping[str, Question], *, strict: bool = False) -> Plan:
         """One branch per question (see `DecisionModel.plan`)."""

@@ -48,6 +48,12 @@ class TorchBackend:
         fitting = 0 if self._device.type == "cpu" else TOKENS_AT_ONCE
         self.tokens_at_once = fitting if tokens_at_once is None else tokens_at_once
 
+    @classmethod
+    def on(cls, device: str | None, network: KevNetwork) -> "TorchBackend":
+        """The network on a device; on a GPU of CUDA if there is one and none is named, else on the CPU."""
+        chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        return cls(network.to(chosen))
+
     def read(self, states: Sequence[Sequence[int]]) -> list[TorchPrefix]:
         """Read some states together; what is kept of each does not depend on the others."""
         lengths = [len(state) for state in states]

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -289,6 +290,8 @@ def train_kev(
     Raises:
         TrainingFailedError: it diverged or collapsed.
     """
+    home = next(network.parameters()).device
+    network.to(Accelerator(mixed_precision="no").device)  # the outputs of the frozen backbone too are computed there
     lora_progress = progress
     if options.head_epochs:
         lora_progress = part(progress, 0.3, 1.0)
@@ -307,5 +310,5 @@ def train_kev(
         progress=lora_progress,
         on_metric=on_metric,
     )
-    network.eval()
+    network.to(home).eval()
     return fitted

@@ -12,10 +12,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from observer_core.decision.laya.config import CONFIG_FILE, ENCODER_DIR, TOKENIZER_DIR, WEIGHTS_FILE, LayaConfig
-from observer_core.decision.laya.layout import load_tokenizer
+from observer_core.decision.laya.config import CONFIG_FILE, ENCODER_DIR, WEIGHTS_FILE, LayaConfig
 from observer_core.decision.laya.model import DecisionModel
 from observer_core.errors import InputError, ObserverError
+from observer_core.tokenizer import load_tokenizer
 
 TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
 
@@ -34,19 +34,17 @@ def round_to_half(model: torch.nn.Module) -> None:
                     raise ObserverError(f"weight {name} is not finite in half precision; train with a lower --lr")
 
 
-def save_checkpoint(model: DecisionModel, config: LayaConfig, tokenizer: Path, checkpoint: Path) -> None:
-    """Write a checkpoint folder that this project and the `laya` package load.
+def save_checkpoint(model: DecisionModel, config: LayaConfig, checkpoint: Path) -> None:
+    """Fill a checkpoint folder, which has its tokenizer already (`copy_tokenizer`); the `laya` package loads it too.
 
     Args:
         model: with LoRA merged and rounded by `round_to_half`.
-        tokenizer: the folder the tokenizer's files are copied from.
         checkpoint: the folder to fill.
     """
     checkpoint.mkdir(parents=True, exist_ok=True)
     weights = {name: tensor.detach().cpu().half().contiguous() for name, tensor in model.state_dict().items()}
     save_file(weights, checkpoint / WEIGHTS_FILE)
     model.encoder.config.save_pretrained(checkpoint / ENCODER_DIR)  # pyright: ignore
-    copy_tokenizer(tokenizer, checkpoint / TOKENIZER_DIR)
     config.save(checkpoint)
 
 

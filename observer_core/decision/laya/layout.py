@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Encoding
 
 from observer_core.decision.cut import Cut, cut_state, plain
 from observer_core.decision.protocol import ContextOverflowError
 from observer_core.errors import InputError
 from observer_core.questions import Question, option_names
+from observer_core.tokenizer import forbidden_names, load_tokenizer, special_names
 
 TYPE_IDS = {"choice": 0, "score": 1, "noul": 2}
 OPTION_TOKENS = 48
@@ -90,14 +91,13 @@ class Layout:
         self.max_len, self.head_max_len = max_len, head_max_len
         self.cut: Cut = cut
         self._heads: dict[tuple[str, str], _Head] = {}  # questions repeat from trace to trace
-        names = _special_names(folder)
+        names = special_names(folder)
         self._cls, self._sep, self._mask, self.pad_id = (
             self._structural_id(folder, names[role]) for role in ("cls", "sep", "mask", "pad")
         )
         self._structural = frozenset((self._cls, self._sep, self._mask, self.pad_id))
         # Blanks in place of special tokens keep the words around them apart, as the released models do for [MASK].
-        added = self.tokenizer.get_added_tokens_decoder().values()
-        self._forged = sorted({t.content for t in added if t.special} | set(names.values()), key=len, reverse=True)
+        self._forged = forbidden_names(self.tokenizer, names)
 
     def rows(self, state: str, questions: Mapping[str, Question]) -> list[Row]:
         """The rows of one state, one per question, in the order given.
@@ -108,6 +108,14 @@ class Layout:
         text = self._clean(state)
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         return [self._row(self._head(name, question), text, encoding) for name, question in questions.items()]
+
+    def state_room(self, questions: Mapping[str, Question]) -> int:
+        """The tokens that the longest of the questions leaves for a state.
+
+        Raises:
+            ContextOverflowError: a question's options do not fit this model's window.
+        """
+        return self.max_len - 1 - max(len(self._head(name, question).ids) for name, question in questions.items())
 
     def _structural_id(self, folder: Path, name: str) -> int:
         number = self.tokenizer.token_to_id(name)
@@ -163,39 +171,6 @@ class Layout:
         if truncated:
             state = cut_state(text, encoding, room, self.cut, self._structural)
         return Row([*head.ids, *state, self._sep], head.markers, head.type_id, truncated, len(state))
-
-
-def load_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer of a folder, with the padding and truncation its makers set switched off.
-
-    Raises:
-        InputError: `tokenizer.json` is missing or broken.
-    """
-    file = folder / "tokenizer.json"
-    if not file.is_file():
-        raise InputError(f"{file} is missing; copy the run again or train anew")
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises bare Exception
-        raise InputError(f"{file} is not a tokenizer ({error}); copy the run again or train anew") from error
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
-
-
-def _special_names(folder: Path) -> dict[str, str]:
-    """The names of the structural tokens: `tokenizer_config.json`, else `special_tokens_map.json`, else BERT's."""
-    names = {"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]", "pad": "[PAD]"}
-    for file in (folder / "special_tokens_map.json", folder / "tokenizer_config.json"):
-        try:
-            body = json.loads(file.read_bytes()) if file.is_file() else {}
-        except ValueError as error:
-            raise InputError(f"{file} is not JSON ({error}); copy the run again or train anew") from error
-        for role in names:
-            value = body.get(f"{role}_token")
-            if value:
-                names[role] = value["content"] if isinstance(value, dict) else value
-    return names
 
 
 def collate(rows: Sequence[Row], pad_id: int) -> dict[str, NDArray[Any]]:

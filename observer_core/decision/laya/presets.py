@@ -46,6 +46,9 @@ PACKAGED = {
 }
 
 
+DEFAULT = "laya-mini"
+
+
 def find_preset(name: str) -> Preset:
     """The preset of that name, or the encoder folder at that path. Nothing is imported and nothing downloaded.
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from observer_core.decision.training.data import About
 
 Batch = dict[str, Tensor]
-"""A family's inputs, with `target` float32 (questions, options), a distribution, and `weight` float32 (questions,); most
-families have one question in a row."""
+"""A family's inputs, with `target` float32 (questions, options), a distribution, and `weight` float32 (questions,);
+where a row holds one question, that is rows."""
 
 Row = TypeVar("Row")
 

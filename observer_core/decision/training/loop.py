@@ -247,7 +247,8 @@ class _Loop:
         if telemetry := self._stage.session.telemetry:
             asked = [(row, about) for row in rows for about in self._examples.about(row)]
             scores = [
-                ExampleScore(row, about, loss) for (row, about), loss in zip(asked, torch.cat(each).tolist(), strict=True)
+                ExampleScore(row, about, loss)
+                for (row, about), loss in zip(asked, torch.cat(each).tolist(), strict=True)
             ]
             times = (started_ns, time.time_ns())
             telemetry.step(StepRecord(self._stage.name, state.step, loss, rate, norm, tokens, times, scores))
