@@ -87,7 +87,6 @@ def write_kev(
         "steps": fitted.steps,
         "best_step": fitted.best_step,
         "validation_loss": fitted.best_loss,
-        "tokens_per_second": round(fitted.tokens_per_second, 1),
         "computed_on": fitted.computed_on,
     }
     # A temperature belongs to the weights it was fitted on; the run's own calibration takes its place.
