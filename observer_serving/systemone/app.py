@@ -102,8 +102,8 @@ class SystemOne:
             status = 200
         except WireError as error:
             status, body, content_type, extra = error.status, error.body, JSON, error.headers
-            if status >= 500:
-                log.warning("%s", error, extra={"fields": {"request_id": request_id, "status": status}})
+            if status == 500:
+                log.error("%s", error, extra={"fields": {"request_id": request_id}})
         except ClientGoneError:
             status, body, content_type = CLIENT_GONE, b"", JSON
         except Exception:

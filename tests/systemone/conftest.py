@@ -29,7 +29,8 @@ def long_laya(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     write_tokenizer(folder)
     config = ModernBertConfig(
         vocab_size=160, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
-        max_position_embeddings=8192, initializer_range=0.2, pad_token_id=0, cls_token_id=2, sep_token_id=3,
+        max_position_embeddings=8192, initializer_range=0.2,
+        pad_token_id=0, cls_token_id=2, sep_token_id=3, bos_token_id=None, eos_token_id=None,
     )  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -1,6 +1,9 @@
 """Conformance to the wire contract, by the suite that published servers are measured with."""
 
+from pathlib import Path
+
 import httpx
+import jevbench
 import pytest
 from jevcompat.runner import run
 from systemone.harness import CHOICE, NOUL, Served, body, serving
@@ -61,3 +64,22 @@ def test_the_official_client_reads_every_answer(served: Served):
         json=body({"angry": {"type": "noul", "instructions": "Is the customer angry?"}}, state),
     )
     assert again.json()["answers"]["angry"]["noul"] == response.nouls["angry"].noul
+
+
+def test_questions_do_not_influence_each_other(served: Served, tmp_path: Path):
+    """jevbench's group BAT: asked alone, reordered, twice, beside other questions, in batches of other sizes."""
+    model = jevbench.systemone(f"{served.url}/v1/systemone", model="jev-latest", per_replica=4)
+    report = jevbench.evaluate(
+        model, domains=["agent_logs"], dimensions=["BAT"], concurrency=4, cache=tmp_path, bootstrap=0, min_n=1
+    )
+    assert report.result["errors"] == []
+    assert len(report.scores["relations"]) == 5
+    assert report.scores["groups"]["BAT.isolation"] == 1.0
+    assert report.scores["graded"]["groups"]["BAT.isolation"] == 1.0
+
+
+def test_the_example_is_answered(served: Served):
+    example = Path(__file__).parents[2] / "examples" / "systemone" / "request.json"
+    answer = served.post(content=example.read_bytes())
+    assert answer.status_code == 200
+    assert [each["type"] for each in answer.json()["answers"].values()] == ["noul", "choice", "score"]
