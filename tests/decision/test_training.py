@@ -126,7 +126,7 @@ def test_seed_manifests_load_as_manifests_and_say_what_cannot_be_loaded(tmp_path
         "temperatures": {"answer_wrong": 0.86},
     }
     (tmp_path / MANIFEST).write_text(json.dumps(body))
-    with pytest.raises(InputError, match="family kev"):
+    with pytest.raises(InputError, match=r"head\.pt is missing"):
         load_scorer(open_run(tmp_path))
 
 

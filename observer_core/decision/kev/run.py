@@ -59,8 +59,7 @@ def write_kev(
             max_branch=loaded.config.max_branch,
             cut="before_final_answer",
         )
-        layout.max_state = _room(layout, questions, options.max_tokens)
-        spec = v2_spec(checkpoint, layout.max_state - 1) | {"max_tokens": layout.max_state, "cut": layout.cut}
+        spec = v2_spec(checkpoint, _room(layout, questions, options.max_tokens)) | {"cut": layout.cut}
         states = StateBuilder(spec, checkpoint)
 
         def examples(part: Part, asked: Mapping[str, Question]) -> KevExamples:
@@ -112,20 +111,17 @@ def write_kev(
 
 
 def _room(layout: Layout, questions: Mapping[str, Question], max_tokens: int) -> int:
-    """Tokens of a state that leave room for the longest question in a row of `max_tokens`.
+    """The tokens that the longest question leaves for a state's text in a row of `max_tokens`.
 
     Raises:
         InputError: nothing useful is left, or the model reads less.
     """
-    longest = max(len(layout.branch(name, question).ids) for name, question in questions.items())
-    room = max_tokens - longest
+    longest = 1 + max(len(layout.branch(name, question).ids) for name, question in questions.items())
+    room, most = max_tokens - longest, layout.max_state - 1
     if room < MIN_STATE:
         raise InputError(
             f"--max-tokens {max_tokens} leaves {room} for a state beside {longest} of a question; raise it"
         )
-    if room > layout.max_state:
-        most = layout.max_state + longest
-        raise InputError(
-            f"this model reads at most {most} tokens of state and question, not {max_tokens}; lower --max-tokens"
-        )
+    if room > most:
+        raise InputError(f"this model reads {most + longest} tokens, not {max_tokens}; lower --max-tokens")
     return room
