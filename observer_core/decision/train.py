@@ -96,7 +96,7 @@ def _states_cut(folder: Path, manifest: Manifest, parts: Mapping[Split, Part]) -
         return {}
     states = StateBuilder(manifest.slice_spec, RunDirectory(folder, manifest).tokenizer)
     shares: dict[str, Estimate] = {}
-    for split, members in memberss.items():
+    for split, members in parts.items():
         lost = sum(states.build(trace).truncated for trace in members.traces)
         shares[f"state_truncated_{split}"] = Estimate(lost / len(members.traces), None, None, len(members.traces))
     return shares
