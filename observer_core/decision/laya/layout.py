@@ -30,11 +30,11 @@ MIN_FREE_TOKENS = 16
 MIN_OPTION_TOKENS = 4
 KEPT_HEADS = 256
 
-Cut = Literal["end", "before_final_answer"]
-"""Where a state that does not fit is cut: at its `end`, as the released models do; or `before_final_answer`, for states
-of format v1, whose last section is the answer under judgement: the text before that section (in effect the later
-evidence) is cut and the section stays. A final answer longer than half of the room is itself cut at its end, to that
-half or to what the rest of the state leaves."""
+Cut = Literal["end", "start", "before_final_answer"]
+"""Where a state that does not fit is cut: at its `end`, as the released models do; at its `start`, as they do for lists
+of turns, whose newest comes last; or `before_final_answer`, for states of format v1, whose last section is the answer
+under judgement: the text before that section (in effect the later evidence) is cut and the section stays. A final
+answer longer than half of the room is itself cut at its end, to that half or to what the rest of the state leaves."""
 
 FINAL_ANSWER = "\n\nFINAL ANSWER:\n"
 
@@ -104,7 +104,7 @@ class Layout:
         folder: a tokenizer folder (`tokenizer.json`, `tokenizer_config.json`).
         max_len: tokens of a whole row.
         head_max_len: tokens of question and options in it.
-        cut: where a state that does not fit is cut.
+        cut: where a state text that does not fit is cut.
 
     Raises:
         InputError: a tokenizer file is missing or broken.
@@ -122,15 +122,19 @@ class Layout:
         # Blanks in place of special tokens keep the words around them apart, as the released models do for [MASK].
         self._forged = forbidden_names(self.tokenizer, names)
 
-    def rows(self, state: str, questions: Mapping[str, Question]) -> list[Row]:
+    def rows(self, state: str, questions: Mapping[str, Question], *, cut: Cut | None = None) -> list[Row]:
         """The rows of one state, one per question, in the order given.
+
+        Args:
+            cut: where this state is cut, when not where this layout's states are.
 
         Raises:
             ContextOverflowError: a question's options do not fit this model's window.
         """
         text = self._clean(state)
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
-        return [self._row(self._head(name, question), text, encoding) for name, question in questions.items()]
+        where = cut or self.cut
+        return [self._row(self._head(name, question), text, encoding, where) for name, question in questions.items()]
 
     def state_room(self, questions: Mapping[str, Question]) -> int:
         """The tokens that the longest of the questions leaves for a state.
@@ -188,16 +192,19 @@ class Layout:
             )
         return _Head(ids, markers, TYPE_IDS[question.type])
 
-    def _row(self, head: _Head, text: str, encoding: Encoding) -> Row:
+    def _row(self, head: _Head, text: str, encoding: Encoding, cut: Cut) -> Row:
         room = self.max_len - len(head.ids) - 1
         state = self._plain(encoding.ids)
         truncated = len(state) > room
         if truncated:
-            state = self._cut(text, encoding, room)
+            state = self._cut(text, encoding, room, cut)
         return Row([*head.ids, *state, self._sep], head.markers, head.type_id, truncated, len(state))
 
-    def _cut(self, text: str, encoding: Encoding, room: int) -> list[int]:
-        at = text.rfind(FINAL_ANSWER) if self.cut == "before_final_answer" else -1
+    def _cut(self, text: str, encoding: Encoding, room: int, cut: Cut) -> list[int]:
+        if cut == "start":
+            state = self._plain(encoding.ids)
+            return state[len(state) - room :]
+        at = text.rfind(FINAL_ANSWER) if cut == "before_final_answer" else -1
         if at < 0:
             return self._plain(encoding.ids)[:room]
         split = next((i for i, (_, end) in enumerate(encoding.offsets) if end > at), len(encoding.ids))
