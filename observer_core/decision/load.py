@@ -65,8 +65,7 @@ def _load_laya(folder: Path, manifest: Manifest, backend: Backend) -> RawScorer:
     from observer_core.decision.laya.runtime import LayaModel
 
     graph = served_graph(folder, manifest, backend)
-    if graph is None and importlib.util.find_spec("torch") is None:
-        raise InputError(f"{folder} has no ONNX graph and torch is not installed; install observer-pipeline[train]")
+    _require_torch(folder, graph)
     spec = manifest.slice_spec
     model = LayaModel.open(
         folder / CHECKPOINT, onnx=graph, max_tokens=spec.get("max_tokens"), cut=spec.get("cut", "end")
@@ -74,10 +73,28 @@ def _load_laya(folder: Path, manifest: Manifest, backend: Backend) -> RawScorer:
     return state_scorer(model, manifest, tokenizer=folder / CHECKPOINT / TOKENIZER_DIR)
 
 
+def _load_kev(folder: Path, manifest: Manifest, backend: Backend) -> RawScorer:
+    from observer_core.decision.kev.runtime import KevModel
+
+    graph = served_graph(folder, manifest, backend)
+    _require_torch(folder, graph)
+    spec = manifest.slice_spec
+    model = KevModel.open(
+        folder / CHECKPOINT, onnx=graph, max_tokens=spec.get("max_tokens"), cut=spec.get("cut", "end")
+    )
+    return state_scorer(model, manifest, tokenizer=folder / CHECKPOINT)
+
+
 _FAMILIES: dict[str, Callable[[Path, Manifest, Backend], RawScorer]] = {
     "baseline": _load_baseline,
     "laya": _load_laya,
+    "kev": _load_kev,
 }
+
+
+def _require_torch(folder: Path, graph: Path | None) -> None:
+    if graph is None and importlib.util.find_spec("torch") is None:
+        raise InputError(f"{folder} has no ONNX graph and torch is not installed; install observer-pipeline[train]")
 
 
 def served_graph(folder: Path, manifest: Manifest, backend: Backend) -> Path | None:

@@ -1,7 +1,8 @@
 """From labeled traces to a run directory: train, calibrate, export, evaluate beside the baseline, seal."""
 
+import importlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -26,6 +27,11 @@ from observer_core.traces.trace import Split, Trace
 
 __all__ = ["TrainOptions", "train_run"]
 
+# A new family is one module that trains it and one line here; torch is imported when one is trained.
+WRITERS = {
+    "laya": ("observer_core.decision.laya.run", "write_laya"),
+    "kev": ("observer_core.decision.kev.run", "write_kev"),
+}
 TIMED_TRACES = 40
 MAX_VALIDATION_SCORES = 1000
 PACKAGES = ("observer-pipeline", "numpy", "onnxruntime", "tokenizers", "scikit-learn", "torch", "transformers", "peft")
@@ -58,9 +64,12 @@ def train_run(
             baseline.save(folder / CHECKPOINT)
             manifest = _baseline_manifest()
         else:
-            from observer_core.decision.laya.run import write_laya
+            from observer_core.decision.training.session import Session
 
-            manifest = write_laya(folder, parts, options, progress=part(progress, 0.0, 0.85), on_metric=on_metric)
+            write = _writer(options.family)
+            manifest = write(
+                folder, parts, options, session=Session(), progress=part(progress, 0.0, 0.85), on_metric=on_metric
+            )
         predictions = [_calibrate_and_predict(manifest, _deciding(folder, manifest), parts, part(progress, 0.85, 0.95))]
         if options.family != BASELINE:
             raw = baseline_scorer(baseline)
@@ -111,6 +120,12 @@ def _notes(parts: Mapping[Split, Part], cut: Mapping[str, Estimate]) -> dict[str
         shares = (f"{name.removeprefix('state_truncated_')} {share.value:.1%}" for name, share in cut.items())
         notes["States that lost text to the model's window"] = ", ".join(shares)
     return notes
+
+
+def _writer(family: str) -> Callable[..., Manifest]:
+    """The function that trains a family and writes its part of the run directory."""
+    module, function = WRITERS[family]
+    return getattr(importlib.import_module(module), function)
 
 
 def _baseline_manifest() -> Manifest:

@@ -26,11 +26,14 @@ def register(app: typer.Typer) -> None:
 
 
 def train(
-    family: Annotated[str, typer.Option(help="laya | baseline")],
+    family: Annotated[str, typer.Option(help="kev | laya | baseline")],
     data: Annotated[str, typer.Option(help="JSONL file, OTLP span file, folder, or phoenix://host:port/project")],
     out: Annotated[Path, typer.Option(help="Run directory to make")],
-    preset: Annotated[str, typer.Option(help="Starting point: a preset or an encoder's folder")] = "laya-mini",
-    init_from: Annotated[Path | None, typer.Option(help="An earlier run to go on from")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Starting point: a preset, an encoder's or decoder's folder")
+    ] = None,
+    base: Annotated[Path | None, typer.Option(help="Kev: the backbone's folder, on machines without a hub")] = None,
+    init_from: Annotated[Path | None, typer.Option(help="An earlier run to go on from; Kev: or a hub id")] = None,
     epochs: Annotated[float | None, typer.Option(help="Passes over the training rows")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate of LoRA on the encoder")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Tokens of a row: question, options, state")] = None,
@@ -41,8 +44,8 @@ def train(
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON")] = False,
 ) -> None:
     """Train a decision model, calibrate it, and evaluate it on held-out questions beside the baseline."""
-    if family not in ("laya", "baseline"):
-        raise InputError(f"unknown family '{family}'; this version trains laya and baseline")
+    if family not in ("kev", "laya", "baseline"):
+        raise InputError(f"unknown family '{family}'; this version trains kev, laya and baseline")
     if out.exists():
         raise InputError(f"{out} exists already; choose another folder or remove it first")
     from observer_core.decision.training.options import TrainOptions
@@ -51,7 +54,9 @@ def train(
     from observer_core.rundir import PREDICTIONS
     from observer_pipeline.sources import load_traces
 
-    options = TrainOptions(family=family, preset=preset, init_from=init_from, seed=seed, onnx=onnx, weights=weights)
+    options = TrainOptions(
+        family=family, preset=preset, base=base, init_from=init_from, seed=seed, onnx=onnx, weights=weights
+    )
     given = {"epochs": epochs, "learning_rate": lr, "max_tokens": max_tokens}
     options = replace(options, **{name: value for name, value in given.items() if value is not None})
     traces = load_traces(data, skip_invalid=skip_invalid)

@@ -12,15 +12,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding
 
+from observer_core.decision.cut import Cut, cut_state, plain
 from observer_core.decision.protocol import ContextOverflowError
 from observer_core.errors import InputError
-from observer_core.questions import Question
+from observer_core.questions import Question, option_names
 from observer_core.tokenizer import forbidden_names, load_tokenizer, special_names
 
 TYPE_IDS = {"choice": 0, "score": 1, "noul": 2}
@@ -30,34 +31,9 @@ MIN_FREE_TOKENS = 16
 MIN_OPTION_TOKENS = 4
 KEPT_HEADS = 256
 
-Cut = Literal["end", "start", "before_final_answer"]
-"""Where a state that does not fit is cut: at its `end`, as the released models do; at its `start`, as they do for lists
-of turns, whose newest comes last; or `before_final_answer`, for states of format v1, whose last section is the answer
-under judgement: the text before that section (in effect the later evidence) is cut and the section stays. A final
-answer longer than half of the room is itself cut at its end, to that half or to what the rest of the state leaves."""
-
-FINAL_ANSWER = "\n\nFINAL ANSWER:\n"
-
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def option_names(question: Question) -> list[str]:
-    """The keys of the answer's distribution, in the order of the options.
-
-    Raises:
-        InputError: a choice or score without usable criteria.
-    """
-    if question.type == "noul":
-        return ["false", "true"]
-    if question.type == "choice" and isinstance(question.criteria, Mapping) and question.criteria:
-        return [str(name) for name in question.criteria]
-    if question.type == "score" and isinstance(question.criteria, list) and question.criteria:
-        return [str(level) for level in range(len(question.criteria))]
-    raise InputError(
-        f"a {question.type} question needs criteria: a map of options (choice) or a list of levels (score)"
-    )
 
 
 def option_texts(question: Question) -> list[str]:
@@ -112,7 +88,8 @@ class Layout:
 
     def __init__(self, folder: Path, *, max_len: int, head_max_len: int, cut: Cut = "end") -> None:
         self.tokenizer = load_tokenizer(folder)
-        self.max_len, self.head_max_len, self.cut = max_len, head_max_len, cut
+        self.max_len, self.head_max_len = max_len, head_max_len
+        self.cut: Cut = cut
         self._heads: dict[tuple[str, str], _Head] = {}  # questions repeat from trace to trace
         names = special_names(folder)
         self._cls, self._sep, self._mask, self.pad_id = (
@@ -156,8 +133,7 @@ class Layout:
         return text
 
     def _plain(self, ids: Sequence[int]) -> list[int]:
-        """Without structural tokens, should normalisation have made one out of other text."""
-        return [i for i in ids if i not in self._structural]
+        return plain(ids, self._structural)
 
     def _encode(self, text: str) -> list[int]:
         return self._plain(self.tokenizer.encode(self._clean(text), add_special_tokens=False).ids)
@@ -197,20 +173,8 @@ class Layout:
         state = self._plain(encoding.ids)
         truncated = len(state) > room
         if truncated:
-            state = self._cut(text, encoding, room, cut)
+            state = cut_state(text, encoding, room, cut, self._structural)
         return Row([*head.ids, *state, self._sep], head.markers, head.type_id, truncated, len(state))
-
-    def _cut(self, text: str, encoding: Encoding, room: int, cut: Cut) -> list[int]:
-        if cut == "start":
-            state = self._plain(encoding.ids)
-            return state[len(state) - room :]
-        at = text.rfind(FINAL_ANSWER) if cut == "before_final_answer" else -1
-        if at < 0:
-            return self._plain(encoding.ids)[:room]
-        split = next((i for i, (_, end) in enumerate(encoding.offsets) if end > at), len(encoding.ids))
-        before, answer = self._plain(encoding.ids[:split]), self._plain(encoding.ids[split:])
-        answer = answer[: max(room // 2, room - len(before))]
-        return before[: room - len(answer)] + answer
 
 
 def collate(rows: Sequence[Row], pad_id: int) -> dict[str, NDArray[Any]]:

@@ -72,6 +72,9 @@ RELEASED = {
 _HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w.-]+))?")
 
 
+DEFAULT = "laya-mini"
+
+
 def find_preset(name: str) -> Preset:
     """The preset of that name, the folder at that path, or the released checkpoint `owner/name@revision` on the hub.
 

@@ -20,6 +20,7 @@ from observer_core.decision.training.loop import LoopOptions, reproducible
 from observer_core.decision.training.lora import LoraOptions
 from observer_core.decision.training.options import TrainOptions
 from observer_core.decision.training.progress import MetricSink, Progress, part
+from observer_core.decision.training.session import Session
 from observer_core.questions import DECISION_QUESTION, Question, default_questions
 from observer_core.rundir import CHECKPOINT, ONNX, Manifest
 from observer_core.slices import StateBuilder, v2_spec
@@ -27,7 +28,13 @@ from observer_core.traces.trace import Split, Trace
 
 
 def write_laya(
-    folder: Path, parts: Mapping[Split, Part], options: TrainOptions, *, progress: Progress, on_metric: MetricSink
+    folder: Path,
+    parts: Mapping[Split, Part],
+    options: TrainOptions,
+    *,
+    session: Session,
+    progress: Progress,
+    on_metric: MetricSink,
 ) -> Manifest:
     """Train, then write `checkpoint/` and `onnx/` into the run's folder.
 
@@ -36,13 +43,14 @@ def write_laya(
 
     Raises:
         InputError: the starting point cannot be used.
-        ObserverError: the training diverged.
+        TrainingFailedError: it diverged or collapsed.
     """
     questions = default_questions()
     tokenizer = folder / CHECKPOINT / TOKENIZER_DIR
     with reproducible(options.seed):
         progress("loading the encoder", 0.0)
         start = find_start(options)
+        session.confirm(base=start.revision, init_from=start.init_from)
         copy_tokenizer(start.tokenizer, tokenizer)
         layout = Layout(tokenizer, max_len=options.max_tokens, head_max_len=start.config.head_max_len)
         spec = {"max_tokens": options.max_tokens} | v2_spec(tokenizer, layout.state_room(questions))
@@ -57,8 +65,9 @@ def write_laya(
                 head_learning_rate=options.head_learning_rate,
                 head_epochs=options.head_epochs if start.init_from is None else 0.0,
                 lora=LoraOptions(options.lora_rank),
-                loop=LoopOptions(options.epochs, options.tokens_per_batch, seed=options.seed),
+                loop=LoopOptions.of(options),
             ),
+            session=session,
             progress=part(progress, 0.05, 0.9),
             on_metric=on_metric,
         )
@@ -67,6 +76,7 @@ def write_laya(
         "best_step": fitted.best_step,
         "validation_loss": fitted.best_loss,
         "tokens_per_second": round(fitted.tokens_per_second, 1),
+        "computed_on": fitted.computed_on,
     }
     config = start.config.model_copy(update={"training": training})
     save_checkpoint(start.model, config, folder / CHECKPOINT)

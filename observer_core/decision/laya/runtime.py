@@ -8,11 +8,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from observer_core.decision.cut import Cut
 from observer_core.decision.laya.config import TOKENIZER_DIR, LayaConfig, refuse_code
-from observer_core.decision.laya.layout import Cut, Layout, Row, collate, option_names
+from observer_core.decision.laya.layout import Layout, Row, collate
 from observer_core.decision.protocol import Answer, ContextOverflowError, Plan, Reading
 from observer_core.errors import InputError, ObserverError
-from observer_core.questions import Question
+from observer_core.questions import Question, option_names
 
 
 class Backend(Protocol):

@@ -6,7 +6,7 @@ from pathlib import Path
 from observer_core.decision.laya.checkpoint import load_checkpoint
 from observer_core.decision.laya.config import CONFIG_FILE, LayaConfig
 from observer_core.decision.laya.model import DecisionModel
-from observer_core.decision.laya.presets import Preset, find_preset
+from observer_core.decision.laya.presets import DEFAULT, Preset, find_preset
 from observer_core.decision.laya.trainer import fresh_model
 from observer_core.decision.training.options import TrainOptions
 from observer_core.errors import InputError
@@ -40,7 +40,7 @@ def find_start(options: TrainOptions) -> Start:
         InputError: it cannot be found or loaded, is of another family, or reads fewer tokens than asked for.
     """
     if options.init_from is None:
-        return _from_preset(find_preset(options.preset), options.max_tokens)
+        return _from_preset(find_preset(options.preset or DEFAULT), options.max_tokens)
     if (options.init_from / CONFIG_FILE).is_file():
         return _from_preset(find_preset(str(options.init_from)), options.max_tokens)
     run = open_run(options.init_from)

@@ -21,6 +21,15 @@ MAX_WEIGHT = 20.0
 
 
 @dataclass(frozen=True, slots=True)
+class About:
+    """What a training row is about: whose trace, which question, and the option its label names."""
+
+    trace_id: str | None
+    question: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """The labeled traces of one split. `wrong` bool and `weight` float64 (mean 1 before the cut), shape (traces,)."""
 
