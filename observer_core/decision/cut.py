@@ -5,11 +5,12 @@ from typing import Literal
 
 from tokenizers import Encoding
 
-Cut = Literal["end", "before_final_answer"]
-"""Where a state that does not fit is cut: at its `end`, as the released models do; or `before_final_answer`, for states
-whose last section is the answer under judgement: the text before that section (in effect the later evidence) is cut and
-the section stays. A final answer longer than half of the room is itself cut at its end, to that half or to what the
-rest of the state leaves."""
+Cut = Literal["end", "start", "before_final_answer"]
+"""Where a state that does not fit is cut: at its `end`, as the released models do; at its `start`, as Laya does with
+lists of turns, whose newest comes last; or `before_final_answer`, for states of format v1, whose last section is the
+answer under judgement: the text before that section (in effect the later evidence) is cut and the section stays. A
+final answer longer than half of the room is itself cut at its end, to that half or to what the rest of the state
+leaves."""
 
 FINAL_ANSWER = "\n\nFINAL ANSWER:\n"
 
@@ -27,6 +28,9 @@ def cut_state(text: str, encoding: Encoding, room: int, cut: Cut, structural: Co
         encoding: its tokens.
         structural: tokens that text must not become.
     """
+    if cut == "start":
+        ids = plain(encoding.ids, structural)
+        return ids[len(ids) - room :]
     at = text.rfind(FINAL_ANSWER) if cut == "before_final_answer" else -1
     if at < 0:
         return plain(encoding.ids, structural)[:room]

@@ -17,10 +17,12 @@ from observer_core.decision.scorer import RawScorer, RunScorer, baseline_scorer
 from observer_core.decision.training.data import Part, data_sha, split_traces
 from observer_core.decision.training.options import BASELINE, TrainOptions
 from observer_core.decision.training.progress import MetricSink, Progress, no_metric, no_progress, part
+from observer_core.metrics.estimate import Estimate
 from observer_core.metrics.predictions import predict
 from observer_core.metrics.report import write_evaluation
 from observer_core.questions import DECISION_QUESTION, default_questions
 from observer_core.rundir import CHECKPOINT, Manifest, RunDirectory, new_run, open_run, seal
+from observer_core.slices import StateBuilder
 from observer_core.traces.trace import Split, Trace
 
 __all__ = ["TrainOptions", "train_run"]
@@ -73,12 +75,14 @@ def train_run(
             raw = baseline_scorer(baseline)
             predictions.append(_calibrate_and_predict(_baseline_manifest(), raw, parts, no_progress))
         progress("evaluating", 0.96)
+        cut = _states_cut(folder, manifest, parts)
         evaluated = write_evaluation(
             folder,
             pa.concat_tables(predictions),
             scorer=manifest.model,
             title=f"{manifest.model}, run {out.name}",
-            notes=_notes(parts),
+            notes=_notes(parts, cut),
+            further=cut,
             baseline=None if options.family == BASELINE else BASELINE,
             run=str(out),
         )
@@ -95,9 +99,27 @@ def train_run(
     return open_run(out)
 
 
-def _notes(parts: Mapping[Split, Part]) -> dict[str, str]:
-    sizes = ", ".join(f"{split} {len(part.traces)}" for split, part in parts.items())
-    return {"Labeled traces": sizes, "Left out of training for length": "none"}
+def _states_cut(folder: Path, manifest: Manifest, parts: Mapping[Split, Part]) -> dict[str, Estimate]:
+    """`state_truncated_<split>`: the share of a split's traces whose state lost text. The baseline reads no state."""
+    if manifest.family == BASELINE:
+        return {}
+    states = StateBuilder(manifest.slice_spec, RunDirectory(folder, manifest).tokenizer)
+    shares: dict[str, Estimate] = {}
+    for split, members in parts.items():
+        lost = sum(states.build(trace).truncated for trace in members.traces)
+        shares[f"state_truncated_{split}"] = Estimate(lost / len(members.traces), None, None, len(members.traces))
+    return shares
+
+
+def _notes(parts: Mapping[Split, Part], cut: Mapping[str, Estimate]) -> dict[str, str]:
+    notes = {
+        "Labeled traces": ", ".join(f"{split} {len(part.traces)}" for split, part in parts.items()),
+        "Left out of training for length": "none",
+    }
+    if cut:
+        shares = (f"{name.removeprefix('state_truncated_')} {share.value:.1%}" for name, share in cut.items())
+        notes["States that lost text to the model's window"] = ", ".join(shares)
+    return notes
 
 
 def _writer(family: str) -> Callable[..., Manifest]:

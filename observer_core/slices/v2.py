@@ -26,7 +26,7 @@ Everything stays in its order. Tokens are the model's own; names of its special 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,7 +42,7 @@ CALLS_SHARE = 0.5
 ARGUMENT_TOKENS = 32
 ERROR_TOKENS = 48
 MISSES = 20
-"""Passages in a row that do not fit, after which the room counts as full."""
+"""Calls or passages in a row that do not fit, after which the room counts as full."""
 MAX_CHARS = 300_000
 """Of results and evidence together; what lies beyond is left out unread, so that no trace takes seconds."""
 
@@ -51,22 +51,21 @@ MAX_CHARS = 300_000
 class _Line:
     """A call with its result, or a piece of evidence, and which passages of `text` are printed."""
 
-    before: str
-    arguments: str
-    after: str
+    name: str
     text: str
-    failed: bool = False
+    arguments: str | None = None
+    status: str | None = None
     spans: list[tuple[int, int]] = field(default_factory=list)
     shown: set[int] = field(default_factory=set)
     visible: bool = True
 
     def __post_init__(self) -> None:
-        self.replace(self.text)
+        self.spans = passages(self.text)
+        self.shown = set(range(len(self.spans)))
 
     def replace(self, text: str) -> None:
-        """Another text in place of the one there is."""
-        self.text, self.spans = text, passages(text)
-        self.shown = set(range(len(self.spans)))
+        """Another text, which is one passage, in place of the one there is."""
+        self.text, self.spans = text, [(0, len(text))] if text else []
 
     def passage(self, i: int) -> str:
         """One of the text's passages, with the blanks around it."""
@@ -74,7 +73,9 @@ class _Line:
 
     @property
     def head(self) -> str:
-        return f"{self.before}{self.arguments}{self.after}"
+        call = "" if self.arguments is None else f"({self.arguments})"
+        status = "" if self.status is None else f" -> {self.status}"
+        return f"{self.name}{call}{status}" + (": " if self.text and self.arguments is not None else "")
 
     def render(self) -> str:
         """The head, then the passages shown, with a mark for each gap."""
@@ -90,10 +91,6 @@ class _Line:
         if after < len(self.spans):
             parts.append(MARK)
         return self.head + " ".join(part.strip() for part in parts)
-
-    def gaps(self) -> int:
-        """The marks `render` sets."""
-        return _gaps([i in self.shown for i in range(len(self.spans))])
 
 
 class V2:
@@ -146,16 +143,11 @@ class V2:
         calls = [
             self._call(i, call, text) for i, (call, text) in enumerate(zip(trace.tool_calls, told, strict=True), 1)
         ]
-        return calls, [_Line("- ", "", "", text) for text in rest], unread
+        return calls, [_Line("- ", text) for text in rest], unread
 
     def _call(self, number: int, call: ToolCall, text: str) -> _Line:
-        after = ")"
-        if _failed(call):
-            after += f" -> {self._flat(_plain(call.status))}"
-        if text:
-            after += ": "
-        name = self._flat(call.name)
-        return _Line(f"{number}. {name}(", self._flat(_arguments(call.args)), after, text, _failed(call))
+        status = self._flat(_plain(call.status)) if _failed(call) else None
+        return _Line(f"{number}. {self._flat(call.name)}", text, self._flat(_arguments(call.args)), status)
 
     def _flat(self, text: str) -> str:
         """On one line, without the names of special tokens."""
@@ -171,34 +163,35 @@ class V2:
 
     def _fitted(self, asked: str, answer: str, calls: Sequence[_Line], evidence: Sequence[_Line], budget: int) -> str:
         asked, answer, room = self._share(asked, answer, budget - self._frame)
-        choice = _Choice((calls, evidence), self._tokens, self._mark, room)
         for call in calls:
-            call.arguments = self._middle(call.arguments, ARGUMENT_TOKENS)
-            if call.failed:
+            call.arguments = self._middle(call.arguments or "", ARGUMENT_TOKENS)
+            if call.status is not None:
+                call.status = self._middle(call.status, ERROR_TOKENS)
                 call.replace(self._middle(call.text, ERROR_TOKENS))
-        texts = [line for line in (*calls, *evidence) if not line.failed]
-        places = [(line, i) for line in texts for i in range(len(line.spans))]
+        choice = _Choice((calls, evidence), self._tokens, self._mark, room)
+        told = [line for line in (*calls, *evidence) if line.status is None]
+        places = [(line, i) for line in told for i in range(len(line.spans))]
         relevance = Relevance([line.passage(i) for line, i in places], asked, answer)
-        wanted = dict.fromkeys(map(id, texts), 0.0)
+        worth = {id(line): 0.0 for line in calls}
         for number, (line, _) in enumerate(places):
-            wanted[id(line)] = max(wanted[id(line)], relevance.value(number))
+            worth[id(line)] = max(worth.get(id(line), 0.0), relevance.value(number))
 
-        needed = " ".join(line.text for line in texts)
-        needs = self._tokens.count(needed) if self._tokens.fits(needed, room) else room
-        choice.limit(max(round(CALLS_SHARE * room), room - needs))
-        for call in sorted(calls, key=lambda call: (not call.failed, -wanted.get(id(call), 0.0))):
-            if not (call.failed and call.spans and choice.show(call, 0)):
-                choice.show(call)
+        texts = " ".join(line.text for line in told)
+        needed = self._tokens.count(texts) if self._tokens.fits(texts, room) else room
+        choice.limit(max(round(CALLS_SHARE * room), room - needed))
+        _until_full(
+            (call.status is not None and bool(call.spans) and choice.show(call, 0)) or choice.show(call)
+            for call in sorted(calls, key=lambda call: (call.status is None, -worth[id(call)]))
+        )
         choice.limit(room)
-        misses = 0
-        for number in relevance.ranked():
-            if choice.show(*places[number]):
+
+        def take(number: int) -> bool:
+            taken = choice.show(*places[number])
+            if taken:
                 relevance.pick(number)
-                misses = 0
-            else:
-                misses += 1
-                if misses == MISSES:
-                    break
+            return taken
+
+        _until_full(map(take, relevance.ranked()))
         return _state(asked, _section(calls), _section(evidence), answer)
 
     def _share(self, asked: str, answer: str, room: int) -> tuple[str, str, int]:
@@ -215,7 +208,7 @@ class _Choice:
 
     def __init__(self, sections: Sequence[Sequence[_Line]], tokens: TextTokens, mark: int, room: int) -> None:
         self._tokens, self._mark, self._room, self._limit, self._taken = tokens, mark, room, room, 0
-        self._section = {id(line): section for section in sections for line in section}
+        self._place = {id(line): (section, i) for section in sections for i, line in enumerate(section)}
         for line in (*sections[0], *sections[1]):
             line.visible, line.shown = False, set()
 
@@ -225,28 +218,35 @@ class _Choice:
 
     def show(self, line: _Line, passage: int | None = None) -> bool:
         """Print the head of a line, and one of its passages, if there is room."""
-        marks, visible = self._marks(line), line.visible
+        cost = 0
+        if not line.visible:
+            section, i = self._place[id(line)]
+            marks = _more_gaps(i, len(section), lambda at: section[at].visible) + bool(line.spans)
+            cost += self._tokens.count(line.head) + self._mark * marks
+        if passage is not None:
+            marks = _more_gaps(passage, len(line.spans), line.shown.__contains__)
+            cost += self._tokens.count(line.passage(passage)) + self._mark * marks
+        if self._taken + cost > self._limit:
+            return False
+        self._taken += cost
         line.visible = True
-        cost = 0 if visible else self._tokens.count(line.head)
         if passage is not None:
             line.shown.add(passage)
-            cost += self._tokens.count(line.passage(passage))
-        cost += self._mark * (self._marks(line) - marks)
-        if self._taken + cost <= self._limit:
-            self._taken += cost
-            return True
-        line.visible = visible
-        line.shown.discard(-1 if passage is None else passage)
-        return False
-
-    def _marks(self, line: _Line) -> int:
-        lines = _gaps([other.visible for other in self._section[id(line)]])
-        return lines + (line.gaps() if line.visible else 0)
+        return True
 
 
-def _gaps(shown: Sequence[bool]) -> int:
-    """Runs of what is not shown."""
-    return sum(not now and (i == 0 or shown[i - 1]) for i, now in enumerate(shown))
+def _until_full(attempts: Iterable[bool]) -> None:
+    """Makes attempts to show something until `MISSES` in a row have failed."""
+    misses = 0
+    for success in attempts:
+        misses = 0 if success else misses + 1
+        if misses == MISSES:
+            return
+
+
+def _more_gaps(i: int, n: int, shown: Callable[[int], bool]) -> int:
+    """How many runs of hidden ones there are more, of `n`, once number `i` is shown: 1, 0 or -1."""
+    return (i > 0 and not shown(i - 1)) + (i + 1 < n and not shown(i + 1)) - 1
 
 
 def _section(lines: Sequence[_Line]) -> str:

@@ -80,7 +80,7 @@ class Layout:
         folder: a tokenizer folder (`tokenizer.json`, `tokenizer_config.json`).
         max_len: tokens of a whole row.
         head_max_len: tokens of question and options in it.
-        cut: where a state that does not fit is cut.
+        cut: where a state text that does not fit is cut.
 
     Raises:
         InputError: a tokenizer file is missing or broken.
@@ -99,15 +99,19 @@ class Layout:
         # Blanks in place of special tokens keep the words around them apart, as the released models do for [MASK].
         self._forged = forbidden_names(self.tokenizer, names)
 
-    def rows(self, state: str, questions: Mapping[str, Question]) -> list[Row]:
+    def rows(self, state: str, questions: Mapping[str, Question], *, cut: Cut | None = None) -> list[Row]:
         """The rows of one state, one per question, in the order given.
+
+        Args:
+            cut: where this state is cut, when not where this layout's states are.
 
         Raises:
             ContextOverflowError: a question's options do not fit this model's window.
         """
         text = self._clean(state)
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
-        return [self._row(self._head(name, question), text, encoding) for name, question in questions.items()]
+        where = cut or self.cut
+        return [self._row(self._head(name, question), text, encoding, where) for name, question in questions.items()]
 
     def state_room(self, questions: Mapping[str, Question]) -> int:
         """The tokens that the longest of the questions leaves for a state.
@@ -164,12 +168,12 @@ class Layout:
             )
         return _Head(ids, markers, TYPE_IDS[question.type])
 
-    def _row(self, head: _Head, text: str, encoding: Encoding) -> Row:
+    def _row(self, head: _Head, text: str, encoding: Encoding, cut: Cut) -> Row:
         room = self.max_len - len(head.ids) - 1
         state = self._plain(encoding.ids)
         truncated = len(state) > room
         if truncated:
-            state = cut_state(text, encoding, room, self.cut, self._structural)
+            state = cut_state(text, encoding, room, cut, self._structural)
         return Row([*head.ids, *state, self._sep], head.markers, head.type_id, truncated, len(state))
 
 
