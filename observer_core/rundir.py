@@ -82,6 +82,7 @@ class Manifest(BaseModel):
     files: dict[str, str] = Field(default_factory=dict)
     created_at: str | None = None
     versions: dict[str, str] = Field(default_factory=dict)
+    training: dict[str, Any] = Field(default_factory=dict)  # options, weights, replay, telemetry
 
     def to_json(self) -> str:
         return self.model_dump_json(by_alias=True, indent=2) + "\n"

@@ -165,7 +165,7 @@ def test_training_goes_on_from_an_earlier_run(laya_run: RunDirectory, tiny_encod
 
 def test_the_best_weights_are_kept(tiny_encoder: Path, tmp_path: Path) -> None:
     seen: list[float] = []
-    options = quick(tiny_encoder, epochs=8.0, learning_rate=0.05, head_learning_rate=0.05)
+    options = quick(tiny_encoder, epochs=8.0, learning_rate=0.01, head_learning_rate=0.01)
     run = train_run(
         easy_traces(200),
         tmp_path / "run",
@@ -178,7 +178,7 @@ def test_the_best_weights_are_kept(tiny_encoder: Path, tmp_path: Path) -> None:
 
 def test_divergence_is_named_and_nothing_is_left(tiny_encoder: Path, tmp_path: Path) -> None:
     options = quick(tiny_encoder, learning_rate=1e30, head_learning_rate=1e30)
-    with pytest.raises(ObserverError, match=r"diverged at step \d+ .*--lr"):
+    with pytest.raises(ObserverError, match=r"diverged at step \d+ .*--head-lr"):
         train_run(easy_traces(200), tmp_path / "run", options)
     assert list(tmp_path.iterdir()) == []
 

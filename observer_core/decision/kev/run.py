@@ -50,7 +50,7 @@ def write_kev(
         progress("loading the backbone", 0.0)
         start = find_start(options.preset, options.init_from, options.base, rank=options.lora_rank)
         loaded, network = start.loaded, start.loaded.network
-        session.confirm(base=loaded.base.revision, init_from=start.init_from)
+        session.confirm("starting point", start.init_from or f"{loaded.base.name}@{loaded.base.revision}")
         copy_tokenizer(loaded.tokenizer, checkpoint)
         layout = Layout(
             checkpoint,

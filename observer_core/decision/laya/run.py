@@ -50,7 +50,7 @@ def write_laya(
     with reproducible(options.seed):
         progress("loading the encoder", 0.0)
         start = find_start(options)
-        session.confirm(base=start.revision, init_from=start.init_from)
+        session.confirm("starting point", start.init_from or f"{start.base}@{start.revision}")
         copy_tokenizer(start.tokenizer, tokenizer)
         layout = Layout(tokenizer, max_len=options.max_tokens, head_max_len=start.config.head_max_len)
         spec = {"max_tokens": options.max_tokens} | v2_spec(tokenizer, layout.state_room(questions))

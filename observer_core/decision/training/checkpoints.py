@@ -52,16 +52,15 @@ class Checkpoints:
     def stage(self, name: str) -> "StageCheckpoint":
         return StageCheckpoint(self, self.folder / f"{name}{SUFFIX}")
 
-    def confirm(self, **identity: Any) -> None:
+    def confirm(self, name: str, value: str) -> None:
         """Record more of what decides the result, such as the starting point's fingerprint, or compare with the record.
 
         Raises:
             InputError: the training in this folder began with something else; names it.
         """
         known = _read_identity(self.folder)
-        new = _flat(identity)
-        _compare(self.folder, {name: known[name] for name in new if name in known}, new)
-        write_whole(self.folder / IDENTITY, _encode(known | new))
+        _compare(self.folder, known, {name: value})
+        write_whole(self.folder / IDENTITY, _encode({**known, name: value}))
 
 
 class StageCheckpoint:
@@ -115,7 +114,7 @@ def open_checkpoints(
     """The checkpoints for a training to `out`: those that an earlier process left, or none yet.
 
     Args:
-        identity: what decides the result; JSON values, nested maps are compared field by field.
+        identity: what decides the result, JSON values by name.
         fresh: throw away what an earlier process left.
 
     Raises:
@@ -129,13 +128,11 @@ def open_checkpoints(
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise InputError(f"another process is training to {out}; wait for it or give another --out") from None
-        new = _flat(identity)
         if fresh or not any(folder.glob(f"*{SUFFIX}")):
             _empty(folder)
-            write_whole(folder / IDENTITY, _encode(new))
+            write_whole(folder / IDENTITY, _encode(identity))
         else:
-            known = _read_identity(folder)
-            _compare(folder, {name: known.get(name) for name in new}, new)
+            _compare(folder, _read_identity(folder), identity)
         _remove_leftovers(out)
         try:
             yield Checkpoints(folder, seconds, steps)
@@ -147,16 +144,6 @@ def open_checkpoints(
                 shutil.rmtree(folder)
             raise
         shutil.rmtree(folder)
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            out |= _flat(value, f"{prefix}{name}.")
-        else:
-            out[prefix + name] = value if isinstance(value, str | int | float | bool | None) else str(value)
-    return out
 
 
 def _encode(identity: Mapping[str, Any]) -> bytes:

@@ -113,7 +113,10 @@ def fit(
     Raises:
         TrainingFailedError: it diverged or collapsed.
     """
-    return _Loop(model, groups, examples, held_out, logits, options, stage or Stage(), progress, on_metric).run()
+    stage = stage or Stage()
+    if (before := finished(model, stage)) is not None:
+        return before
+    return _Loop(model, groups, examples, held_out, logits, options, stage, progress, on_metric).run()
 
 
 def finished(model: nn.Module, stage: Stage) -> Fitted | None:

@@ -31,6 +31,12 @@ def headline(doing: str) -> str:
     return doing.partition(": ")[0]
 
 
+def detail(doing: str, separator: str) -> str:
+    """The detail, after a separator; empty when there is none."""
+    _, colon, rest = doing.partition(": ")
+    return separator + rest if colon else ""
+
+
 def minutes(seconds: float) -> str:
     """A time to wait, as `0:07` or `1:02:45`."""
     whole = round(seconds)

@@ -17,10 +17,10 @@ class Session:
         """One `fit` of this training (see `Stage`)."""
         return Stage(name, doing, rate_option, self)
 
-    def confirm(self, **identity: str | None) -> None:
-        """Tell the checkpoints what training starts from (see `Checkpoints.confirm`)."""
+    def confirm(self, name: str, value: str) -> None:
+        """Tell the checkpoints what else decides the result (see `Checkpoints.confirm`)."""
         if self.checkpoints is not None:
-            self.checkpoints.confirm(**identity)
+            self.checkpoints.confirm(name, value)
 
 
 @dataclass(frozen=True, slots=True)
