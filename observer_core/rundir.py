@@ -26,6 +26,7 @@ from observer_core.questions import DECISION_QUESTION, Question
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 CHECKPOINT = "checkpoint"
+TOKENIZER = "tokenizer"
 ONNX = "onnx"
 METRICS = "metrics.json"
 PREDICTIONS = "predictions.parquet"
@@ -102,6 +103,12 @@ class RunDirectory:
     @property
     def checkpoint(self) -> Path:
         return self.path / CHECKPOINT
+
+    @property
+    def tokenizer(self) -> Path:
+        """The folder of the model's tokenizer: Laya's layout has one for it, Kev's keeps it beside the weights."""
+        own = self.checkpoint / TOKENIZER
+        return own if own.is_dir() else self.checkpoint
 
     @property
     def onnx(self) -> Path:

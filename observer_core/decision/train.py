@@ -1,8 +1,9 @@
 """From labeled traces to a run directory: train, calibrate, export, evaluate beside the baseline, seal."""
 
 import contextlib
+import importlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -23,17 +24,24 @@ from observer_core.decision.training.progress import MetricSink, Progress, no_me
 from observer_core.decision.training.session import Session
 from observer_core.decision.training.telemetry import Delivered, Telemetry
 from observer_core.errors import InputError
+from observer_core.metrics.estimate import Estimate
 from observer_core.metrics.predictions import predict
 from observer_core.metrics.report import write_evaluation
 from observer_core.questions import DECISION_QUESTION, default_questions
 from observer_core.rundir import CHECKPOINT, Manifest, RunDirectory, new_run, open_run, seal
+from observer_core.slices import StateBuilder
 from observer_core.traces.trace import Split, Trace
 
 __all__ = ["TrainOptions", "train_run"]
 
+# A new family is one module that trains it and one line here; torch is imported when one is trained.
+WRITERS = {
+    "laya": ("observer_core.decision.laya.run", "write_laya"),
+    "kev": ("observer_core.decision.kev.run", "write_kev"),
+}
 TIMED_TRACES = 40
 MAX_VALIDATION_SCORES = 1000
-NOT_DECIDING = frozenset({"checkpoint_seconds", "checkpoint_steps", "onnx", "int8", "preset", "init_from"})
+NOT_DECIDING = frozenset({"checkpoint_seconds", "checkpoint_steps", "onnx", "int8", "preset", "base", "init_from"})
 """Options that may differ when a killed training goes on: the weights do not depend on them. What it starts from is
 compared by its fingerprint, wherever it lies."""
 PACKAGES = ("observer-pipeline", "numpy", "onnxruntime", "tokenizers", "scikit-learn", "torch", "transformers", "peft")
@@ -112,10 +120,9 @@ def _write_run(
         baseline.save(folder / CHECKPOINT)
         manifest = _baseline_manifest()
     else:
-        from observer_core.decision.laya.run import write_laya
-
         training = part(progress, 0.0, 0.85)
-        manifest = write_laya(folder, parts, options, session=session, progress=training, on_metric=on_metric)
+        write = _writer(options.family)
+        manifest = write(folder, parts, options, session=session, progress=training, on_metric=on_metric)
     if session.telemetry is not None and options.family != BASELINE:
         facts.add_telemetry(session.telemetry.close())
     predictions = [_calibrate_and_predict(manifest, _deciding(folder, manifest), parts, part(progress, 0.85, 0.95))]
@@ -123,12 +130,15 @@ def _write_run(
         raw = baseline_scorer(baseline)
         predictions.append(_calibrate_and_predict(_baseline_manifest(), raw, parts, no_progress))
     progress("evaluating", 0.96)
+    cut = _states_cut(folder, manifest, parts)
+    facts.add_cut(cut)
     evaluated = write_evaluation(
         folder,
         pa.concat_tables(predictions),
         scorer=manifest.model,
         title=f"{manifest.model}, run {out.name}",
         notes=facts.notes,
+        further=cut,
         baseline=None if options.family == BASELINE else BASELINE,
         run=str(out),
     )
@@ -144,6 +154,24 @@ def _write_run(
     seal(folder, manifest)
 
 
+def _states_cut(folder: Path, manifest: Manifest, parts: Mapping[Split, Part]) -> dict[str, Estimate]:
+    """`state_truncated_<split>`: the share of a split's traces whose state lost text. The baseline reads no state."""
+    if manifest.family == BASELINE:
+        return {}
+    states = StateBuilder(manifest.slice_spec, RunDirectory(folder, manifest).tokenizer)
+    shares: dict[str, Estimate] = {}
+    for split, members in parts.items():
+        lost = sum(states.build(trace).truncated for trace in members.traces)
+        shares[f"state_truncated_{split}"] = Estimate(lost / len(members.traces), None, None, len(members.traces))
+    return shares
+
+
+def _writer(family: str) -> Callable[..., Manifest]:
+    """The function that trains a family and writes its part of the run directory."""
+    module, function = WRITERS[family]
+    return getattr(importlib.import_module(module), function)
+
+
 @dataclass(slots=True)
 class _Facts:
     """What a run says of how it was trained: `notes` to people, `recorded` in its manifest."""
@@ -154,6 +182,12 @@ class _Facts:
     def add_telemetry(self, delivered: Delivered) -> None:
         self.notes["Telemetry"] = str(delivered)
         self.recorded["telemetry"] = {"sent": delivered.sent, "lost": delivered.lost}
+
+    def add_cut(self, cut: Mapping[str, Estimate]) -> None:
+        """Say how many states lost text (`_states_cut`)."""
+        if cut:
+            shares = (f"{name.removeprefix('state_truncated_')} {share.value:.1%}" for name, share in cut.items())
+            self.notes["States that lost text to the model's window"] = ", ".join(shares)
 
 
 def _facts(
@@ -167,7 +201,9 @@ def _facts(
     facts, train = _Facts(), parts["train"]
     facts.notes["Labeled traces"] = ", ".join(f"{split} {len(part.traces)}" for split, part in parts.items())
     facts.notes["Left out of training for length"] = "none"
-    facts.recorded["options"] = {name: value for name, value in asdict(options).items() if name != "init_from"}
+    facts.recorded["options"] = {
+        name: value for name, value in asdict(options).items() if name not in ("base", "init_from")
+    }
     if replay is not None:
         n = len(replay.traces)
         facts.notes["Replay"] = replay.note(len(train.traces) - n)

@@ -35,11 +35,14 @@ def register(app: typer.Typer) -> None:
 
 
 def train(
-    family: Annotated[str, typer.Option(help="laya | baseline")],
+    family: Annotated[str, typer.Option(help="kev | laya | baseline")],
     data: Annotated[str, typer.Option(help="JSONL file, OTLP span file, folder, or phoenix://host:port/project")],
     out: Annotated[Path, typer.Option(help="Run directory to make; OUT.partial keeps what a killed training did")],
-    preset: Annotated[str, typer.Option(help="Starting point: a preset or an encoder's folder")] = "laya-mini",
-    init_from: Annotated[Path | None, typer.Option(help="An earlier run to go on from (delta training)")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Starting point: a preset, an encoder's or decoder's folder")
+    ] = None,
+    base: Annotated[Path | None, typer.Option(help="Kev: the backbone's folder, on machines without a hub")] = None,
+    init_from: Annotated[Path | None, typer.Option(help="An earlier run to go on from; Kev: or a hub id")] = None,
     replay: Annotated[
         str | None, typer.Option(help="Earlier labeled traces, any source as for --data, to mix into the train split")
     ] = None,
@@ -81,8 +84,8 @@ def train(
     A training that was killed goes on when the same command is given again, and ends with the same weights. Everything
     is logged to MLflow when MLFLOW_TRACKING_URI is set (experiment MLFLOW_EXPERIMENT_NAME, default observer).
     """
-    if family not in ("laya", "baseline"):
-        raise InputError(f"unknown family '{family}'; this version trains laya and baseline")
+    if family not in ("kev", "laya", "baseline"):
+        raise InputError(f"unknown family '{family}'; this version trains kev, laya and baseline")
     if out.exists():
         raise InputError(f"{out} exists already; choose another folder or remove it first")
     if replay is None and (replay_share is not None or replay_rows is not None):
@@ -109,6 +112,7 @@ def train(
     options = TrainOptions(
         family=family,
         preset=preset,
+        base=base,
         init_from=init_from,
         gradient_checkpointing=gradient_checkpointing,
         precision=precision,  # pyright: ignore[reportArgumentType]  # TrainOptions checks it

@@ -32,7 +32,9 @@ def test_it_learns_an_easy_signal_and_the_run_is_whole(laya_run: RunDirectory) -
     assert manifest.calibration is not None
     assert manifest.calibration.fitted_on == "calibration"
     assert manifest.validation_scores == sorted(manifest.validation_scores)
-    assert manifest.slice_spec == {"format": "v1", "max_tokens": 256, "cut": "before_final_answer"}
+    assert (manifest.slice_spec["format"], manifest.slice_spec["max_tokens"]) == ("v2", 256)
+    cut = [laya_run.metrics()["all"][f"state_truncated_{split}"]["value"] for split in ("train", "test")]
+    assert all(0 <= share < 1 for share in cut)
     assert manifest.onnx["served"] == "model.onnx"
     assert 0 < manifest.latency_ms["p50"] <= manifest.latency_ms["p95"]
     expected = {"checkpoint/model.safetensors", "onnx/model.onnx", "metrics.json", "predictions.parquet", "report.html"}
@@ -126,7 +128,7 @@ def test_seed_manifests_load_as_manifests_and_say_what_cannot_be_loaded(tmp_path
         "temperatures": {"answer_wrong": 0.86},
     }
     (tmp_path / MANIFEST).write_text(json.dumps(body))
-    with pytest.raises(InputError, match="family kev"):
+    with pytest.raises(InputError, match=r"head\.pt is missing"):
         load_scorer(open_run(tmp_path))
 
 

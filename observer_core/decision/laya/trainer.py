@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from observer_core.decision.laya.checkpoint import round_to_half
 from observer_core.decision.laya.config import LayaConfig
+from observer_core.decision.laya.encoders import load_encoder
 from observer_core.decision.laya.layout import TYPE_IDS, Layout, Row, collate, option_names
 from observer_core.decision.laya.model import DecisionModel
 from observer_core.decision.laya.presets import HEAD_LAYERS, HEAD_MAX_LEN, Preset
@@ -142,7 +143,7 @@ class EncodedExamples:
         batch["hidden"] = nn.utils.rnn.pad_sequence([self._hidden[row] for row in rows], batch_first=True).float()
         return batch
 
-    def about(self, row: int) -> About:
+    def about(self, row: int) -> Sequence[About]:
         return self._examples.about(row)
 
 
@@ -158,16 +159,9 @@ def fresh_model(preset: Preset, *, max_len: int) -> tuple[DecisionModel, LayaCon
     Raises:
         InputError: `max_len` is more than the encoder can read, or the folder cannot be loaded.
     """
-    from transformers import AutoModel
-
     if max_len > preset.max_len:
         raise InputError(f"{preset.name} reads at most {preset.max_len} tokens, not {max_len}; lower --max-tokens")
-    try:
-        encoder = AutoModel.from_pretrained(
-            preset.folder, attn_implementation="sdpa", dtype=torch.float32, local_files_only=True
-        )
-    except (ValueError, KeyError, OSError) as error:
-        raise InputError(f"cannot load the encoder in {preset.folder}: {' '.join(str(error).split())[:200]}") from error
+    encoder = load_encoder(preset.folder)
     config = LayaConfig(encoder=preset.base, head_layers=HEAD_LAYERS, max_len=preset.max_len, head_max_len=HEAD_MAX_LEN)
     return DecisionModel(encoder, head_layers=config.head_layers, actions=config.actions), config
 

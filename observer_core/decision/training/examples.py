@@ -12,7 +12,8 @@ from torch import Tensor
 from observer_core.decision.training.data import About
 
 Batch = dict[str, Tensor]
-"""A family's inputs, with `target` float32 (rows, options), a distribution, and `weight` float32 (rows,)."""
+"""A family's inputs, with `target` float32 (questions, options), a distribution, and `weight` float32 (questions,);
+where a row holds one question, that is rows."""
 
 Row = TypeVar("Row")
 
@@ -45,7 +46,9 @@ class Examples(Protocol):
         """
         ...
 
-    def about(self, row: int) -> About: ...
+    def about(self, row: int) -> Sequence[About]:
+        """One for each line the row has in `target`: a row of several questions has several."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +91,8 @@ class RowExamples(Generic[Row]):
         """Some of the rows, in that order."""
         return RowExamples([self._examples[i] for i in rows], self._form)
 
-    def about(self, row: int) -> About:
-        return self._examples[row].about
+    def about(self, row: int) -> Sequence[About]:
+        return [self._examples[row].about]
 
     def batch(self, rows: Sequence[int], shuffle: OptionShuffle | None = None) -> Batch:
         """See `Examples.batch`."""

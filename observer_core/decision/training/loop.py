@@ -254,9 +254,10 @@ class _Loop:
         for name, value in (("step_loss", loss), ("learning_rate", rate), ("grad_norm", norm)):
             self._log(name, value, state.step)
         if telemetry := self._stage.session.telemetry:
+            asked = [(row, about) for row in rows for about in self._examples.about(row)]
             scores = [
-                ExampleScore(row, self._examples.about(row), loss)
-                for row, loss in zip(rows, torch.cat(each).tolist(), strict=True)
+                ExampleScore(row, about, loss)
+                for (row, about), loss in zip(asked, torch.cat(each).tolist(), strict=True)
             ]
             times = (started_ns, time.time_ns())
             telemetry.step(StepRecord(self._stage.name, state.step, loss, rate, norm, tokens, times, scores))

@@ -16,7 +16,9 @@ class TrainOptions:
     """How to train; the defaults are for about a thousand traces on two cores.
 
     Args:
-        preset: the starting point of family laya: a preset's name or an encoder's folder.
+        preset: the starting point: a preset's name, or the folder of an encoder (laya) or decoder (kev); the
+            family's own small one when not given.
+        base: the folder of the backbone that a Kev checkpoint belongs to, on machines without a hub.
         init_from: an earlier run of the same family to go on from.
         epochs: passes over the training rows (a row is a trace and one question) with LoRA on the encoder.
         learning_rate: of LoRA and the head together.
@@ -41,8 +43,9 @@ class TrainOptions:
         InputError: a value makes no sense; names the option of `observer train`.
     """
 
-    family: Literal["laya", "baseline"]
-    preset: str = "laya-mini"
+    family: Literal["laya", "kev", "baseline"]
+    preset: str | None = None
+    base: Path | None = None
     init_from: Path | None = None
     epochs: float = 1.0
     learning_rate: float = 1e-4
