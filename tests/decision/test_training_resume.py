@@ -58,7 +58,7 @@ def test_a_killed_training_goes_on_to_the_same_result(tiny_encoder: Path, tmp_pa
     """Killed in the head's training, in LoRA's, and after both, by a real SIGKILL each time."""
     whole = train_run(easy_traces(200), tmp_path / "whole", quick(tiny_encoder))
     out = tmp_path / "out"
-    head, lora, after, last = killed(out, tiny_encoder, "head/step_loss@3", "step_loss@7", "scoring the test", "never")
+    head, lora, after, last = killed(out, tiny_encoder, "head/step_loss@3", "step_loss@7", "evaluating", "never")
     assert [status for status, _ in (head, lora, after, last)] == [-signal.SIGKILL] * 3 + [0]
     assert results(out) == results(whole.path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "whole"]

@@ -119,7 +119,7 @@ def fit(
     return _Loop(model, groups, examples, held_out, logits, options, stage, progress, on_metric).run()
 
 
-def finished(model: nn.Module, stage: Stage, on_metric: MetricSink = no_metric) -> Fitted | None:
+def finished(model: nn.Module, stage: Stage, on_metric: MetricSink) -> Fitted | None:
     """What an earlier process made of this stage, its weights and random state put back and its metrics told again;
     `None` if the stage has to be run.
     """
