@@ -53,6 +53,12 @@ def state_scorer(model: DecisionModel, manifest: Manifest) -> RawScorer:
     return score
 
 
+def deciding(manifest: Manifest) -> Manifest:
+    """The manifest with the question that decides alone: its answer does not depend on the others, the time does."""
+    name = manifest.decision_question
+    return manifest.model_copy(update={"questions": {name: manifest.questions[name]}})
+
+
 def baseline_scorer(model: BaselineModel) -> RawScorer:
     """Computes the baseline's features; it answers the question that decides and no other."""
     return lambda traces: [RawScore(p) for p in model.p_wrong_raw(traces).tolist()]

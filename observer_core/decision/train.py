@@ -1,32 +1,18 @@
 """From labeled traces to a run directory: train, calibrate, export, evaluate beside the baseline, seal."""
 
-import time
-from collections.abc import Mapping, Sequence
-from importlib.metadata import version
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-
 from observer_core.decision.baseline import BaselineModel
-from observer_core.decision.calibration import calibrate, fit_platt
-from observer_core.decision.golden import make_golden
-from observer_core.decision.load import raw_scorer
-from observer_core.decision.scorer import RawScorer, RunScorer, baseline_scorer
-from observer_core.decision.training.data import Part, data_sha, split_traces
+from observer_core.decision.finish import baseline_manifest, finish_run
+from observer_core.decision.scorer import baseline_scorer
+from observer_core.decision.training.data import data_sha, split_traces
 from observer_core.decision.training.options import BASELINE, TrainOptions
 from observer_core.decision.training.progress import MetricSink, Progress, no_metric, no_progress, part
-from observer_core.metrics.predictions import predict
-from observer_core.metrics.report import write_evaluation
-from observer_core.questions import DECISION_QUESTION, default_questions
-from observer_core.rundir import CHECKPOINT, Manifest, RunDirectory, new_run, open_run, seal
-from observer_core.traces.trace import Split, Trace
+from observer_core.rundir import CHECKPOINT, RunDirectory, new_run, open_run
+from observer_core.traces.trace import Trace
 
 __all__ = ["TrainOptions", "train_run"]
-
-TIMED_TRACES = 40
-MAX_VALIDATION_SCORES = 1000
-PACKAGES = ("observer-pipeline", "numpy", "onnxruntime", "tokenizers", "scikit-learn", "torch", "transformers", "peft")
 
 
 def train_run(
@@ -54,79 +40,20 @@ def train_run(
         if options.family == BASELINE:
             (folder / CHECKPOINT).mkdir()
             baseline.save(folder / CHECKPOINT)
-            manifest = _baseline_manifest()
+            manifest = baseline_manifest()
         else:
             from observer_core.decision.laya.run import write_laya
 
             manifest = write_laya(folder, parts, options, progress=part(progress, 0.0, 0.85), on_metric=on_metric)
-        predictions = [_calibrate_and_predict(manifest, _deciding(folder, manifest), parts, part(progress, 0.85, 0.95))]
-        if options.family != BASELINE:
-            raw = baseline_scorer(baseline)
-            predictions.append(_calibrate_and_predict(_baseline_manifest(), raw, parts, no_progress))
-        progress("evaluating", 0.96)
-        evaluated = write_evaluation(
-            folder,
-            pa.concat_tables(predictions),
-            scorer=manifest.model,
-            title=f"{manifest.model}, run {out.name}",
-            notes=_notes(parts),
-            baseline=None if options.family == BASELINE else BASELINE,
-            run=str(out),
-        )
-        manifest.metrics = {name: entry["value"] for name, entry in evaluated["all"].items()}
-        manifest.heldout = {"n": len(parts["test"].traces), "base_rate": float(parts["test"].wrong.mean())}
-        manifest.run_dir = out.name
         manifest.train_data_sha = data_sha(train.traces)
-        manifest.versions = {package: version(package) for package in PACKAGES}
-        served = raw_scorer(folder, manifest)
-        manifest.golden = make_golden(lambda golden: [score.p_wrong_raw for score in served(golden)])
-        manifest.latency_ms = _latency(RunScorer(manifest, "", served), parts["test"].traces)
-        seal(folder, manifest)
+        finish_run(
+            folder,
+            manifest,
+            parts,
+            {} if options.family == BASELINE else {BASELINE: baseline_scorer(baseline)},
+            out=out,
+            notes={"Left out of training for length": "none"},
+            progress=part(progress, 0.85, 1.0),
+        )
     progress("done", 1.0)
     return open_run(out)
-
-
-def _notes(parts: Mapping[Split, Part]) -> dict[str, str]:
-    sizes = ", ".join(f"{split} {len(part.traces)}" for split, part in parts.items())
-    return {"Labeled traces": sizes, "Left out of training for length": "none"}
-
-
-def _baseline_manifest() -> Manifest:
-    questions = {DECISION_QUESTION: default_questions()[DECISION_QUESTION]}
-    return Manifest(family="baseline", model=BASELINE, questions=questions)
-
-
-def _deciding(folder: Path, manifest: Manifest) -> RawScorer:
-    """The run's scorer asked only the question that decides: an answer does not depend on the others, time does."""
-    only = {manifest.decision_question: manifest.questions[manifest.decision_question]}
-    return raw_scorer(folder, manifest.model_copy(update={"questions": only}))
-
-
-def _calibrate_and_predict(
-    manifest: Manifest, raw: RawScorer, parts: Mapping[Split, Part], progress: Progress
-) -> pa.Table:
-    """Fill in `calibration` and `validation_scores`, then score the test split."""
-
-    def p_raw(split: Split) -> np.ndarray:
-        progress(f"scoring the {split} split", 0.0 if split == "calibration" else 0.25)
-        return np.array([score.p_wrong_raw for score in raw(parts[split].traces)])
-
-    fitting = parts["calibration"]
-    manifest.calibration = fit_platt(p_raw("calibration"), fitting.wrong, fitting.weight)
-    manifest.calibration.fitted_on = "calibration"
-    scores = np.sort(calibrate(p_raw("validation"), manifest))
-    kept = np.linspace(0, len(scores) - 1, min(len(scores), MAX_VALIDATION_SCORES)).round().astype(int)
-    manifest.validation_scores = [round(float(score), 6) for score in scores[kept]]
-    scorer = RunScorer(manifest, "", raw)
-    return predict(manifest.model, scorer, parts["test"].traces, progress=part(progress, 0.5, 1.0))
-
-
-def _latency(scorer: RunScorer, traces: Sequence[Trace]) -> dict[str, float]:
-    """p50 and p95 of scoring one trace at a time, all questions asked, in milliseconds."""
-    took = []
-    scorer.score(traces[:1])  # the first call allocates
-    for trace in traces[:TIMED_TRACES]:
-        started = time.perf_counter()
-        scorer.score([trace])
-        took.append((time.perf_counter() - started) * 1000)
-    return {"p50": round(float(np.percentile(took, 50)), 2), "p95": round(float(np.percentile(took, 95)), 2)}

@@ -6,8 +6,8 @@ from pathlib import Path
 from observer_core.decision.jev.client import KEY_ENV, JevModel, Server
 from observer_core.decision.jev.cost import Cost
 from observer_core.decision.protocol import NotRunError, Score
-from observer_core.decision.scorer import RunScorer, state_scorer
-from observer_core.questions import DECISION_QUESTION, default_questions
+from observer_core.decision.scorer import RunScorer, deciding, state_scorer
+from observer_core.questions import default_questions
 from observer_core.rundir import Manifest
 from observer_core.slices import build_state
 from observer_core.traces.trace import Trace
@@ -76,5 +76,5 @@ def jev_scorer(*, cache: Path | None = None) -> SystemOneScorer:
     server = Server.from_env()
     if server is None:
         raise NotRunError(f"no key in {KEY_ENV}; set it (any value for a local server that wants none)")
-    questions = {DECISION_QUESTION: default_questions()[DECISION_QUESTION]}
-    return SystemOneScorer(JevModel(server, cache=cache), Manifest(model=server.model, questions=questions))
+    manifest = deciding(Manifest(model=server.model, questions=default_questions()))
+    return SystemOneScorer(JevModel(server, cache=cache), manifest)
