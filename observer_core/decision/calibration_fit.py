@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from observer_core.decision.calibration import Array, apply_calibration, logit, sigmoid
 from observer_core.errors import InputError
 from observer_core.metrics import probability
+from observer_core.metrics.estimate import Estimate
 from observer_core.metrics.predictions import Sample, group_of
 from observer_core.rundir import Calibration
 from observer_core.traces.trace import Trace
@@ -23,6 +24,7 @@ FOLDS = 5
 MIN_EFFECTIVE_ISOTONIC = 1000
 """Isotonic regression is not offered to fewer effective rows: it would fit their noise."""
 _MIN_SLOPE, _MAX_SLOPE = 1 / 20, 20.0
+_RIDGE = 1e-6
 
 Bools = NDArray[np.bool_]
 Fit = Callable[[Array, Bools, Array], Calibration]
@@ -40,8 +42,7 @@ def fit_calibration(p_raw: Array, traces: Sequence[Trace], wrong: Bools, weight:
         InputError: no rows, or only one class.
     """
     _both_classes(wrong)
-    questions, group = np.unique([group_of(trace.question) for trace in traces], return_inverse=True)
-    fold = _folds(questions.tolist())[group]
+    fold = folds_by_question(traces)
     effective = effective_n(weight)
     compared: dict[str, Any] = {}
     losses: dict[str, float] = {}
@@ -53,7 +54,7 @@ def fit_calibration(p_raw: Array, traces: Sequence[Trace], wrong: Bools, weight:
         if held_out is None:
             compared[method] = {"not_offered": "too few user questions of each class to hold some out"}
             continue
-        metrics = _metrics(held_out, wrong, weight, group, len(questions))
+        metrics = _metrics(sample_of_rows(held_out, traces, wrong, weight))
         compared[method] = {name: estimate.to_json() for name, estimate in metrics.items()}
         losses[method] = round(metrics["log_loss"].value or 0.0, 9)
     chosen = min(losses, key=losses.__getitem__) if losses else "platt"
@@ -61,7 +62,7 @@ def fit_calibration(p_raw: Array, traces: Sequence[Trace], wrong: Bools, weight:
     fitted.parameters |= {
         "n": len(p_raw),
         "n_effective": round(effective, 1),
-        "questions": len(questions),
+        "questions": len({group_of(trace.question) for trace in traces}),
         "out_of_fold": {"folds": FOLDS, "by": "user question", "chosen_by": "log_loss", "methods": compared},
     }
     return fitted
@@ -72,6 +73,18 @@ def effective_n(weight: Array) -> float:
     return float(weight.sum() ** 2 / (weight**2).sum())
 
 
+def folds_by_question(traces: Sequence[Trace]) -> NDArray[np.int64]:
+    """The fold 0 … 4 of each trace, shape (n,); traces of one user question share theirs.
+
+    Questions are dealt out in the order of a digest of their own, so that a fold depends on nothing else.
+    """
+    groups, group = np.unique([group_of(trace.question) for trace in traces], return_inverse=True)
+    order = np.argsort([hashlib.sha256(f"fold {digest}".encode()).hexdigest() for digest in groups])
+    fold = np.empty(len(groups), dtype=np.int64)
+    fold[order] = np.arange(len(groups)) % FOLDS
+    return fold[group]
+
+
 def fit_none(_p_raw: Array, _wrong: Bools, _weight: Array) -> Calibration:
     """The raw probability as it is."""
     return Calibration(method="none")
@@ -79,7 +92,7 @@ def fit_none(_p_raw: Array, _wrong: Bools, _weight: Array) -> Calibration:
 
 def fit_temperature(p_raw: Array, wrong: Bools, weight: Array) -> Calibration:
     """One temperature, in [1/20, 20], by maximum likelihood."""
-    [slope] = _newton(logit(p_raw)[:, None], wrong.astype(float), weight / weight.mean())
+    [slope] = logistic(logit(p_raw)[:, None], wrong.astype(float), weight / weight.mean(), _RIDGE)
     return Calibration(
         method="temperature", parameters={"temperature": 1 / float(np.clip(slope, _MIN_SLOPE, _MAX_SLOPE))}
     )
@@ -98,9 +111,9 @@ def fit_platt(p_raw: Array, wrong: Bools, weight: Array) -> Calibration:
     target = np.where(wrong, (positives + 1) / (positives + 2), 1 / (negatives + 2))
     weight = weight / weight.mean()
     ones = np.ones((len(p_raw), 1))
-    slope, bias = _newton(np.column_stack([logit(p_raw), ones]), target, weight)
+    slope, bias = logistic(np.column_stack([logit(p_raw), ones]), target, weight, _RIDGE)
     if slope < 0:
-        slope, bias = 0.0, _newton(ones, target, weight)[0]
+        slope, bias = 0.0, logistic(ones, target, weight, _RIDGE)[0]
     return Calibration(method="platt", parameters={"slope": float(slope), "bias": float(bias)})
 
 
@@ -143,14 +156,6 @@ def _both_classes(wrong: Bools) -> tuple[float, float]:
     return positives, negatives
 
 
-def _folds(questions: Sequence[str]) -> NDArray[np.int64]:
-    """The fold of each question: dealt out in the order of a digest of its own, so that it depends on nothing else."""
-    order = np.argsort([hashlib.sha256(f"fold {question}".encode()).hexdigest() for question in questions])
-    fold = np.empty(len(questions), dtype=np.int64)
-    fold[order] = np.arange(len(questions)) % FOLDS
-    return fold
-
-
 def _out_of_fold(fit: Fit, p_raw: Array, wrong: Bools, weight: Array, fold: NDArray[np.int64]) -> Array | None:
     """Each row's probability by a calibration fitted without its fold; `None` when a fold leaves one class only."""
     out = np.empty_like(p_raw)
@@ -162,11 +167,15 @@ def _out_of_fold(fit: Fit, p_raw: Array, wrong: Bools, weight: Array, fold: NDAr
     return out
 
 
-def _metrics(p: Array, wrong: Bools, weight: Array, group: NDArray[np.int64], groups: int) -> dict[str, Any]:
+def sample_of_rows(p: Array, traces: Sequence[Trace], wrong: Bools, weight: Array) -> Sample:
+    """Probabilities of labeled traces in the form the metrics are computed from."""
+    groups, group = np.unique([group_of(trace.question) for trace in traces], return_inverse=True)
     no = np.zeros(len(p), dtype=bool)
     keys = tuple(map(str, range(len(p))))
-    agent = np.zeros(len(p), dtype=np.int64)
-    sample = Sample(keys, wrong, no, no, p, weight, group, groups, agent)
+    return Sample(keys, wrong, no, no, p, weight, group, len(groups), agent=np.zeros(len(p), dtype=np.int64))
+
+
+def _metrics(sample: Sample) -> dict[str, Estimate]:
     intercept, slope = probability.calibration_fit(sample)
     return {
         "log_loss": probability.log_loss(sample),
@@ -177,10 +186,16 @@ def _metrics(p: Array, wrong: Bools, weight: Array, group: NDArray[np.int64], gr
     }
 
 
-def _newton(columns: Array, target: Array, weight: Array, *, iterations: int = 100) -> Array:
-    """Coefficients of a weighted logistic regression (it converges in about ten steps)."""
+def logistic(columns: Array, target: Array, weight: Array, penalty: Array | float, *, iterations: int = 100) -> Array:
+    """Coefficients of a weighted logistic regression by Newton's method (it converges in about ten steps).
+
+    Args:
+        columns: inputs, shape (n, inputs); a column of ones is the intercept.
+        target: 0 to 1, shape (n,).
+        penalty: of each coefficient's square, half of it added to the sum of losses; above 0.
+    """
     beta = np.zeros(columns.shape[1])
-    ridge = 1e-6 * np.eye(columns.shape[1])
+    ridge = np.eye(columns.shape[1]) * penalty
     for _ in range(iterations):
         p = sigmoid(columns @ beta)
         gradient = columns.T @ (weight * (p - target)) + ridge @ beta

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from observer_core.decision.calibration import calibrate
+from observer_core.decision.calibration import Array, calibrate
 from observer_core.decision.calibration_fit import fit_calibration
 from observer_core.decision.golden import make_golden
 from observer_core.decision.load import raw_scorer
@@ -36,6 +36,7 @@ def finish_run(
     out: Path,
     notes: Mapping[str, str],
     progress: Progress,
+    p_calibration: Array | None = None,
 ) -> RunDirectory:
     """Turn a folder with trained weights into a run directory.
 
@@ -46,9 +47,11 @@ def finish_run(
         manifest: what the family says of itself; the rest is filled in here.
         rivals: name → raw scorer of what the report sets the run beside.
         out: where the folder will be.
+        p_calibration: raw probabilities for the calibration split by a model that had not seen these rows; for a family
+            that is fitted on that split.
     """
     raw = raw_scorer(folder, deciding(manifest))
-    predictions = [_calibrate_and_predict(manifest, raw, parts, part(progress, 0.0, 0.6))]
+    predictions = [_calibrate_and_predict(manifest, raw, parts, part(progress, 0.0, 0.6), p_calibration)]
     for name, rival in rivals.items():
         beside = Manifest(model=name, questions=deciding(manifest).questions)
         predictions.append(_calibrate_and_predict(beside, rival, parts, part(progress, 0.6, 0.7)))
@@ -83,16 +86,21 @@ def _sizes(parts: Mapping[Split, Part]) -> dict[str, str]:
 
 
 def _calibrate_and_predict(
-    manifest: Manifest, raw: RawScorer, parts: Mapping[Split, Part], progress: Progress
+    manifest: Manifest,
+    raw: RawScorer,
+    parts: Mapping[Split, Part],
+    progress: Progress,
+    p_calibration: Array | None = None,
 ) -> pa.Table:
     """Fill in `calibration` and `validation_scores`, then score the test split."""
 
-    def p_raw(split: Split) -> np.ndarray:
+    def p_raw(split: Split) -> Array:
         progress(f"scoring the {split} split", 0.0 if split == "calibration" else 0.25)
         return np.array([score.p_wrong_raw for score in raw(parts[split].traces)])
 
     fitting = parts["calibration"]
-    manifest.calibration = fit_calibration(p_raw("calibration"), fitting.traces, fitting.wrong, fitting.weight)
+    p = p_raw("calibration") if p_calibration is None else p_calibration
+    manifest.calibration = fit_calibration(p, fitting.traces, fitting.wrong, fitting.weight)
     manifest.calibration.fitted_on = "calibration"
     scores = np.sort(calibrate(p_raw("validation"), manifest))
     kept = np.linspace(0, len(scores) - 1, min(len(scores), MAX_VALIDATION_SCORES)).round().astype(int)

@@ -8,8 +8,9 @@ from typing import Literal
 from observer_core.decision.baseline import BaselineModel
 from observer_core.decision.onnx import INT8_GRAPH, INT8_TOLERANCE, TOLERANCE
 from observer_core.decision.scorer import RawScorer, RunScorer, baseline_scorer, state_scorer
+from observer_core.decision.stacked import BASE, StackedLayer, stacked_scorer
 from observer_core.errors import InputError
-from observer_core.rundir import CHECKPOINT, ONNX, Manifest, RunDirectory
+from observer_core.rundir import CHECKPOINT, ONNX, Manifest, RunDirectory, open_run
 from observer_core.traces.trace import Trace
 
 Backend = Literal["auto", "onnx", "torch"]
@@ -73,9 +74,17 @@ def _load_laya(folder: Path, manifest: Manifest, backend: Backend) -> RawScorer:
     return state_scorer(model, manifest)
 
 
+def _load_stacked(folder: Path, manifest: Manifest, backend: Backend) -> RawScorer:
+    checkpoint = folder / CHECKPOINT
+    base = open_run(checkpoint / BASE)
+    asked = base.manifest.model_copy(update={"questions": manifest.questions})
+    return stacked_scorer(StackedLayer.load(checkpoint), raw_scorer(base.path, asked, backend=backend))
+
+
 _FAMILIES: dict[str, Callable[[Path, Manifest, Backend], RawScorer]] = {
     "baseline": _load_baseline,
     "laya": _load_laya,
+    "stacked": _load_stacked,
 }
 
 
