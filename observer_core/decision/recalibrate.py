@@ -3,8 +3,8 @@
 The share of wrong answers differs everywhere, and with it what a score means. If only that share changes, not what
 wrong and correct traces look like, Bayes' rule moves every logit by one number, the difference of the log odds of being
 wrong (M. Saerens, P. Latinne, C. Decaestecker: Adjusting the outputs of a classifier to new a priori probabilities,
-Neural Computation 14, 2002): logit p_live = logit p + δ. So δ alone is refitted, by maximum likelihood on live verdicts,
-which makes the mean score of live traffic equal to its share of wrong answers; slope, shape and ranking stay.
+Neural Computation 14, 2002): logit p_live = logit p + δ. So δ alone is refitted, by maximum likelihood on live
+verdicts, which makes the mean score of live traffic equal to its share of wrong answers; slope, shape and ranking stay.
 
 Kept traces are chosen by their score, and people open the suspicious ones first: a plain share of wrong verdicts says
 44 % where 10 % is true. A verdict therefore counts only when both probabilities that led to it were recorded, and
