@@ -16,10 +16,12 @@ from observer_core.decision.scorer import RawScorer, RunScorer, deciding
 from observer_core.decision.training.data import Part
 from observer_core.decision.training.options import BASELINE
 from observer_core.decision.training.progress import Progress, part
+from observer_core.metrics.estimate import Estimate
 from observer_core.metrics.predictions import predict
 from observer_core.metrics.report import write_evaluation
 from observer_core.questions import DECISION_QUESTION, default_questions
 from observer_core.rundir import Manifest, RunDirectory, seal
+from observer_core.slices import StateBuilder
 from observer_core.traces.trace import Split, Trace
 
 TIMED_TRACES = 40
@@ -52,6 +54,8 @@ def finish_run(
     """
     raw = raw_scorer(folder, deciding(manifest))
     predictions = [_calibrate_and_predict(manifest, raw, parts, part(progress, 0.0, 0.6), p_calibration)]
+    cut = _states_cut(folder, manifest, parts)
+    notes = {**_sizes(parts), **notes, **_cut_note(cut)}
     for name, rival in rivals.items():
         beside = Manifest(model=name, questions=deciding(manifest).questions)
         predictions.append(_calibrate_and_predict(beside, rival, parts, part(progress, 0.6, 0.7)))
@@ -61,13 +65,15 @@ def finish_run(
         pa.concat_tables(predictions),
         scorer=manifest.model,
         title=f"{manifest.model}, run {out.name}",
-        notes={**_sizes(parts), **notes},
+        notes=notes,
+        further=cut,
         baseline=BASELINE if BASELINE in rivals else None,
         run=str(out),
     )
     manifest.metrics = {name: entry["value"] for name, entry in evaluated["all"].items()}
     manifest.heldout = {"n": len(parts["test"].traces), "base_rate": float(parts["test"].wrong.mean())}
     manifest.run_dir = out.name
+    manifest.training = {**manifest.training, "notes": notes}
     manifest.versions = {package: version(package) for package in PACKAGES}
     served = raw_scorer(folder, manifest)
     manifest.golden = make_golden(lambda golden: [score.p_wrong_raw for score in served(golden)])
@@ -83,6 +89,23 @@ def baseline_manifest() -> Manifest:
 
 def _sizes(parts: Mapping[Split, Part]) -> dict[str, str]:
     return {"Labeled traces": ", ".join(f"{split} {len(part.traces)}" for split, part in parts.items())}
+
+
+def _states_cut(folder: Path, manifest: Manifest, parts: Mapping[Split, Part]) -> dict[str, Estimate]:
+    """`state_truncated_<split>`: the share of a split's traces whose state lost text. The baseline reads no state."""
+    if manifest.family == BASELINE:
+        return {}
+    states = StateBuilder(manifest.slice_spec, RunDirectory(folder, manifest).tokenizer)
+    shares: dict[str, Estimate] = {}
+    for split, members in parts.items():
+        lost = sum(states.build(trace).truncated for trace in members.traces)
+        shares[f"state_truncated_{split}"] = Estimate(lost / len(members.traces), None, None, len(members.traces))
+    return shares
+
+
+def _cut_note(cut: Mapping[str, Estimate]) -> dict[str, str]:
+    shares = [f"{name.removeprefix('state_truncated_')} {share.value:.1%}" for name, share in cut.items()]
+    return {"States that lost text to the model's window": ", ".join(shares)} if shares else {}
 
 
 def _calibrate_and_predict(

@@ -24,12 +24,12 @@ from observer_core.decision.calibration_fit import Bools, folds_by_question, log
 from observer_core.decision.finish import finish_run
 from observer_core.decision.load import raw_scorer
 from observer_core.decision.scorer import baseline_scorer, deciding
-from observer_core.decision.stacked import BASE, StackedLayer
+from observer_core.decision.stacked import StackedLayer
 from observer_core.decision.training.data import data_sha, split_traces
 from observer_core.decision.training.options import BASELINE
 from observer_core.decision.training.progress import Progress, no_progress, part
 from observer_core.errors import InputError
-from observer_core.rundir import CHECKPOINT, MANIFEST, ONNX, Manifest, RunDirectory, new_run, open_run
+from observer_core.rundir import CHECKPOINT, MANIFEST, ONNX, STACKED_BASE, Manifest, RunDirectory, new_run, open_run
 from observer_core.traces.trace import Trace
 
 PENALTIES = (1e6, 100.0, 30.0, 10.0, 3.0, 1.0)
@@ -56,7 +56,7 @@ def stack_run(
     parts = split_traces(traces, weights=weights)
     train, fitting = parts["train"], parts["calibration"]
     with new_run(out) as folder:
-        _copy_run(base, folder / CHECKPOINT / BASE)
+        _copy_run(base, folder / CHECKPOINT / STACKED_BASE)
         model = raw_scorer(base.path, deciding(base.manifest))
         progress("scoring the calibration split", 0.05)
         p_model = np.array([score.p_wrong_raw for score in model(fitting.traces)])

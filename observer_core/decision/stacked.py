@@ -22,8 +22,6 @@ from observer_core.errors import InputError
 from observer_core.traces.trace import Trace
 
 LAYER_FILE = "stacked.json"
-BASE = "base"
-"""Folder in a stacked run's checkpoint with the run of its model."""
 
 
 @dataclass(frozen=True, slots=True)

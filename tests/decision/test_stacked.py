@@ -17,11 +17,11 @@ from observer_core.decision.calibration import logit, sigmoid
 from observer_core.decision.load import load_scorer, replay_golden
 from observer_core.decision.scorer import RawScore, RawScorer
 from observer_core.decision.stack import _Inputs, stack_run
-from observer_core.decision.stacked import BASE, LAYER_FILE, StackedLayer, stacked_scorer
+from observer_core.decision.stacked import LAYER_FILE, StackedLayer, stacked_scorer
 from observer_core.errors import InputError
 from observer_core.metrics.evaluate import evaluate
 from observer_core.metrics.predictions import read_predictions, scorers_of
-from observer_core.rundir import CHECKPOINT, PREDICTIONS, RunDirectory, open_run
+from observer_core.rundir import CHECKPOINT, PREDICTIONS, STACKED_BASE, RunDirectory, open_run
 from observer_core.traces.jsonl import write_jsonl
 from observer_core.traces.trace import ToolCall, Trace
 from observer_pipeline.cli import build_app
@@ -98,7 +98,7 @@ def test_a_broken_layer_is_named(stacked: RunDirectory, tmp_path: Path, damage: 
 
 def test_an_altered_file_of_its_model_is_refused(stacked: RunDirectory, tmp_path: Path) -> None:
     shutil.copytree(stacked.path, tmp_path / "run")
-    weights = next((tmp_path / "run" / CHECKPOINT / BASE / CHECKPOINT).glob("*.safetensors"))
+    weights = next((tmp_path / "run" / CHECKPOINT / STACKED_BASE / CHECKPOINT).glob("*.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
     with pytest.raises(InputError, match="is not the file this run was saved with"):
         load_scorer(open_run(tmp_path / "run"))
