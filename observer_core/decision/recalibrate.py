@@ -25,6 +25,7 @@ from observer_core.decision.scorer import deciding
 from observer_core.errors import InputError
 from observer_core.metrics import probability
 from observer_core.metrics.estimate import Estimate
+from observer_core.metrics.evaluate import evaluate
 from observer_core.metrics.predictions import read_predictions, scorers_of
 from observer_core.metrics.report import write_evaluation
 from observer_core.rundir import MANIFEST, PREDICTIONS, Calibration, Manifest, RunDirectory, new_run, open_run, seal
@@ -162,7 +163,7 @@ def refit_bias(
                 "created_at": None,
             }
         )
-        _evaluate_again(folder, manifest, refit, out)
+        _evaluate_again(folder, run, manifest, refit, out)
         seal(folder, manifest)
     return open_run(out), refit, verdicts
 
@@ -171,7 +172,7 @@ def _moved(scores: Sequence[float], refit: BiasRefit) -> list[float]:
     return [round(float(p), 6) for p in sigmoid(logit(np.array(scores)) + (refit.shift.value or 0.0))]
 
 
-def _evaluate_again(folder: Path, manifest: Manifest, refit: BiasRefit, out: Path) -> None:
+def _evaluate_again(folder: Path, run: RunDirectory, manifest: Manifest, refit: BiasRefit, out: Path) -> None:
     if not (folder / PREDICTIONS).is_file():  # a run of the seed system has none
         return
     predictions = read_predictions(folder / PREDICTIONS)
@@ -179,12 +180,15 @@ def _evaluate_again(folder: Path, manifest: Manifest, refit: BiasRefit, out: Pat
     p = np.where(own, calibrate(predictions["p_wrong_raw"].to_numpy(), manifest), predictions["p_wrong"].to_numpy())
     place = predictions.column_names.index("p_wrong")
     predictions = predictions.set_column(place, predictions.schema.field(place), [p])
+    computed = evaluate(predictions, manifest.model)["all"]
+    states = {name: Estimate.from_json(body) for name, body in run.metrics()["all"].items() if name not in computed}
     evaluated = write_evaluation(
         folder,
         predictions,
         scorer=manifest.model,
         title=f"{manifest.model}, run {out.name}",
         notes={"Bias": f"refitted to live traffic: {refit}; these test traces have another share of wrong answers"},
+        further=states,
         baseline="baseline" if "baseline" in scorers_of(predictions) else None,
         run=str(out),
     )

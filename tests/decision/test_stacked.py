@@ -57,9 +57,9 @@ def test_it_is_evaluated_beside_its_parts(stacked: RunDirectory, laya_run: RunDi
     predictions = read_predictions(stacked.path / PREDICTIONS)
     assert scorers_of(predictions) == [manifest.model, laya_run.manifest.model, "baseline"]
     own = evaluate(predictions, manifest.model)["all"]
-    assert {name: entry["value"] for name, entry in stacked.metrics()["all"].items()} == {
-        name: estimate.value for name, estimate in own.items()
-    }
+    saved = {name: entry["value"] for name, entry in stacked.metrics()["all"].items()}
+    assert saved.keys() == laya_run.metrics()["all"].keys(), "the same keys for every scorer"
+    assert {name: saved[name] for name in own} == {name: estimate.value for name, estimate in own.items()}
     assert manifest.calibration is not None
     assert manifest.calibration.fitted_on == "calibration"
 
