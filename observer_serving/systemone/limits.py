@@ -27,3 +27,8 @@ class Limits:
     read: float = 10.0
     deadline: float = 60.0
     drain: float = 60.0
+
+    @property
+    def waiting_tokens(self) -> int:
+        """Tokens that may wait to be computed or be computed in all (503 with `Retry-After`)."""
+        return 4 * self.request_tokens

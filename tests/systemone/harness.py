@@ -82,12 +82,12 @@ def serving(
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    assert listening.wait(30)
+    assert listening.wait(120)
     try:
         yield ready[0]
     finally:
         ready[0].stop.set()
-        thread.join(30)
+        thread.join(120)
         ready[0].client.close()
         assert not thread.is_alive(), "the server did not stop"
 

@@ -4,13 +4,13 @@ import json
 from typing import Any
 
 import httpx
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jevcompat.client import Response, parse_json
 from jevcompat.validate import validate_error_shape, validate_success, validate_validation_error
 from systemone.harness import Served
 
-QUICK = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(max_examples=80, deadline=None)
 
 texts = st.text(st.characters(codec="utf-8"), max_size=30)
 values = st.recursive(
