@@ -1,8 +1,11 @@
 """Typed questions to a decision model, in the wire form of System One (`type`, `instructions`, `criteria`)."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
+
+from observer_core.errors import InputError
 
 DECISION_QUESTION = "answer_wrong"
 """The question that decides when a manifest does not name one."""
@@ -35,6 +38,23 @@ def default_questions() -> dict[str, Question]:
             criteria=["Wrong", "Partially correct", "Fully correct"],
         ),
     }
+
+
+def option_names(question: Question) -> list[str]:
+    """The keys of the answer's distribution, in the order of the options.
+
+    Raises:
+        InputError: a choice or score without usable criteria.
+    """
+    if question.type == "noul":
+        return ["false", "true"]
+    if question.type == "choice" and isinstance(question.criteria, Mapping) and question.criteria:
+        return [str(name) for name in question.criteria]
+    if question.type == "score" and isinstance(question.criteria, list) and question.criteria:
+        return [str(level) for level in range(len(question.criteria))]
+    raise InputError(
+        f"a {question.type} question needs criteria: a map of options (choice) or a list of levels (score)"
+    )
 
 
 def label_index(question_id: str, label: str) -> int | None:

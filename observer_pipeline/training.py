@@ -1,5 +1,6 @@
 """One night's training of one family: from the data set to a run directory and an MLflow run."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,16 +9,20 @@ import dagster as dg
 import pyarrow as pa
 
 from observer_core.home import Home
-from observer_core.rundir import RunDirectory
+from observer_core.rundir import MANIFEST, METRICS, REPORT_HTML, REPORT_MD, RunDirectory
+from observer_core.traces.trace import Trace
 from observer_pipeline.datasets import load_dataset
 from observer_pipeline.progress import log_progress
 from observer_pipeline.registry import CHAMPION, Registry, now
-from observer_pipeline.resources.tracking import MlflowResource
+from observer_pipeline.resources.tracking import MlflowResource, MlflowRun
 from observer_pipeline.resources.warehouse import Warehouse
+from observer_pipeline.sources import load_traces
 from observer_pipeline.tables import TRAINING_RUNS, markdown
 
 if TYPE_CHECKING:
     from observer_core.decision.train import TrainOptions
+
+LOGGED_FILES = (MANIFEST, METRICS, REPORT_MD, REPORT_HTML)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +41,37 @@ def train_family(
     home: Home,
     warehouse: Warehouse,
     mlflow: MlflowResource,
+    replay: str | None = None,
+    otlp: str | None = None,
 ) -> Trained:
     """Train on the data set in the warehouse, follow it in MLflow, and note the run in the table `training_runs`.
 
+    A retry or re-execution of a Dagster run that died goes on from the checkpoint the first one left.
+
+    Args:
+        replay: a source of earlier labeled traces to mix into the split `train`.
+        otlp: the OTLP/HTTP address the training's spans go to.
+
     Raises:
         InputError: the data set is missing, empty, of one class or too small.
+        TrainingFailedError: the training diverged or collapsed.
     """
-    from observer_core.decision.train import train_run
+    from observer_core.decision.training.telemetry import Telemetry
 
     traces, sha = load_dataset(warehouse)
-    name = f"{options.family}-{context.run.run_id[:8]}"
-    out = home.ensure(home.runs) / name
-    with mlflow.start_run(name, context=context, tags={"family": options.family, "dataset_sha": sha}) as tracked:
-        tracked.log_params(asdict(options))
-        run = train_run(
-            traces, out, options, progress=log_progress(context, options.family), on_metric=tracked.log_metric
+    out = _run_folder(context, options.family, home)
+    tags = {"family": options.family, "dataset_sha": sha}
+    with mlflow.start_run(out.name, context=context, tags=tags) as tracked:
+        run = train_tracked(
+            traces,
+            out,
+            options,
+            tracked,
+            replay=load_traces(replay) if replay else (),
+            telemetry=Telemetry(otlp, out.name) if otlp else None,
+            progress=log_progress(context, options.family),
+            warn=context.log.warning,
         )
-        for metric, value in flat_metrics(run).items():
-            tracked.log_metric(metric, value)
     row = {
         "family": options.family,
         "run_dir": str(run.path),
@@ -64,6 +82,59 @@ def train_family(
     }
     warehouse.write("training_runs", pa.Table.from_pylist([row], schema=TRAINING_RUNS), part=options.family)
     return Trained(run, tracked.run_id, sha)
+
+
+def _run_folder(context: dg.AssetExecutionContext, family: str, home: Home) -> Path:
+    """Named after the Dagster run, or after the one this re-executes if that left a checkpoint."""
+    from observer_core.decision.training.checkpoints import partial_of
+
+    runs = home.ensure(home.runs)
+    first = runs / f"{family}-{(context.run.root_run_id or context.run.run_id)[:8]}"
+    return first if partial_of(first).is_dir() else runs / f"{family}-{context.run.run_id[:8]}"
+
+
+def train_tracked(
+    traces: Sequence[Trace],
+    out: Path,
+    options: "TrainOptions",
+    tracked: MlflowRun,
+    *,
+    warn: Callable[[str], None],
+    **how: Any,
+) -> RunDirectory:
+    """Train (`train_run`, with its keyword arguments `how`) and log to an MLflow run.
+
+    Logged are the options, the metrics of every step, the figures of the evaluation, the data's fingerprint and the
+    report. The files of the run directory itself go into the registry with the model.
+
+    Args:
+        warn: told if MLflow did not take all metrics; training does not stop for that.
+
+    Raises:
+        ObserverError: training failed.
+    """
+    from observer_core.decision.train import train_run
+
+    tracked.log_params(asdict(options))
+    with tracked.metric_queue() as metrics:
+        run = train_run(traces, out, options, on_metric=metrics.put, **how)
+        for name, value in flat_metrics(run).items():
+            metrics.put(name, value)
+    manifest = run.manifest
+    tracked.set_tags(
+        {
+            "family": options.family,
+            "model": manifest.model,
+            "run_version": run.version,
+            "train_data_sha": str(manifest.train_data_sha),
+            "init_from": str(manifest.init_from),
+        }
+    )
+    for name in LOGGED_FILES:
+        tracked.log_bytes((run.path / name).read_bytes(), f"report/{name}")
+    if metrics.lost:
+        warn(metrics.lost)
+    return run
 
 
 def champion_run(family: str, registry: Registry, home: Home) -> Path | None:

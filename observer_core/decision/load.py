@@ -81,25 +81,40 @@ def _open_laya(folder: Path, manifest: Manifest, backend: Backend) -> DecisionMo
     from observer_core.decision.laya.runtime import LayaModel
 
     graph = served_graph(folder, manifest, backend)
-    if graph is None and importlib.util.find_spec("torch") is None:
-        raise InputError(f"{folder} has no ONNX graph and torch is not installed; install observer-pipeline[train]")
+    _require_torch(folder, graph)
     spec = manifest.slice_spec
     return LayaModel.open(
         folder / CHECKPOINT, onnx=graph, max_tokens=spec.get("max_tokens"), cut=spec.get("cut", "end")
     )
 
 
-_MODELS: dict[str, Callable[[Path, Manifest, Backend], DecisionModel]] = {"laya": _open_laya}
+def _open_kev(folder: Path, manifest: Manifest, backend: Backend) -> DecisionModel:
+    from observer_core.decision.kev.runtime import KevModel
+
+    graph = served_graph(folder, manifest, backend)
+    _require_torch(folder, graph)
+    spec = manifest.slice_spec
+    return KevModel.open(folder / CHECKPOINT, onnx=graph, max_tokens=spec.get("max_tokens"), cut=spec.get("cut", "end"))
+
+
+_MODELS: dict[str, Callable[[Path, Manifest, Backend], DecisionModel]] = {"laya": _open_laya, "kev": _open_kev}
 
 
 def _load_questioned(folder: Path, manifest: Manifest, backend: Backend) -> RawScorer:
-    return state_scorer(_MODELS[manifest.family](folder, manifest, backend), manifest)
+    model = _MODELS[manifest.family](folder, manifest, backend)
+    return state_scorer(model, manifest, tokenizer=RunDirectory(folder, manifest).tokenizer)
 
 
 _FAMILIES: dict[str, Callable[[Path, Manifest, Backend], RawScorer]] = {
     "baseline": _load_baseline,
     "laya": _load_questioned,
+    "kev": _load_questioned,
 }
+
+
+def _require_torch(folder: Path, graph: Path | None) -> None:
+    if graph is None and importlib.util.find_spec("torch") is None:
+        raise InputError(f"{folder} has no ONNX graph and torch is not installed; install observer-pipeline[train]")
 
 
 def served_graph(folder: Path, manifest: Manifest, backend: Backend) -> Path | None:

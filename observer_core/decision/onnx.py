@@ -6,12 +6,15 @@ its example into the graph. Exporting needs torch, onnx and onnxscript; running 
 
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
+
+from observer_core.errors import one_line
 
 GRAPH = "model.onnx"
 INT8_GRAPH = "model.int8.onnx"
@@ -43,22 +46,28 @@ class Exported:
 
 
 def export_graph(
-    model: Any, example: Inputs, dynamic: Mapping[str, Sequence[str]], file: Path, *, output: str = "logits"
+    model: Any,
+    example: Inputs,
+    dynamic: Mapping[str, Sequence[str]],
+    file: Path,
+    *,
+    outputs: Sequence[str] = ("logits",),
 ) -> None:
     """Write the graph of a torch module.
 
     Args:
         model: a module in evaluation mode, called with the inputs by name.
         example: inputs whose dynamic dimensions are all at least 2 and pairwise different.
-        dynamic: for each input the names of its dimensions; equal names are equal sizes.
+        dynamic: for each input the names of its dimensions; equal names are equal sizes, an empty name is a size that
+            never changes.
         file: where the graph goes; weights are inside it.
-        output: name of the only output.
+        outputs: names of what the model returns.
     """
     import torch
 
-    dims = {name: torch.export.Dim(name) for names in dynamic.values() for name in names}
+    dims = {name: torch.export.Dim(name) for names in dynamic.values() for name in names if name}
     tensors = {name: torch.from_numpy(array) for name, array in example.items()}
-    shapes = {name: {i: dims[dim] for i, dim in enumerate(names)} for name, names in dynamic.items()}
+    shapes = {name: {i: dims[dim] for i, dim in enumerate(names) if dim} for name, names in dynamic.items()}
     file.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
@@ -69,12 +78,52 @@ def export_graph(
             str(file),
             kwargs=tensors,
             input_names=list(example),
-            output_names=[output],
+            output_names=list(outputs),
             dynamic_shapes=shapes,
             dynamo=True,
             external_data=False,
             verbose=False,
         )
+
+
+def export_checked(
+    export: Callable[[Path], None],
+    answers: Callable[[Path], NDArray[Any]],
+    reference: NDArray[Any],
+    folder: Path,
+    *,
+    int8: bool,
+) -> Exported:
+    """Export a graph into `folder` and serve from it only if it answers as torch does.
+
+    Args:
+        export: writes the graph (see `export_graph`).
+        answers: probabilities that a graph gives for some states and questions.
+        reference: those that torch gives for them.
+        int8: also make a quantised graph, and serve that one if it is close enough.
+
+    Returns:
+        What the manifest records. Without an equal graph nothing is left in `folder` and the note says why.
+    """
+    graph, int8_graph = folder / GRAPH, folder / INT8_GRAPH
+    try:
+        export(graph)
+        exact = float(np.abs(answers(graph) - reference).max())
+    except Exception as error:  # exporter, compiler and ONNX Runtime raise many kinds; torch can serve this run as well
+        graph.unlink(missing_ok=True)
+        return Exported(served=None, note=f"export failed: {type(error).__name__}: {one_line(error)}")
+    if not exact <= TOLERANCE:
+        graph.unlink()
+        return Exported(served=None, note=f"the graph's probabilities differ from torch's by {exact:.2g}")
+    if not int8:
+        return Exported(served=GRAPH, max_difference=exact)
+    quantise(graph, int8_graph)
+    rough = float(np.abs(answers(int8_graph) - reference).max())
+    if rough <= INT8_TOLERANCE:
+        return Exported(served=INT8_GRAPH, max_difference=exact, int8_max_difference=rough)
+    int8_graph.unlink()
+    note = f"the int8 graph's probabilities differ by {rough:.2g}, more than {INT8_TOLERANCE}; fp32 is served"
+    return Exported(served=GRAPH, max_difference=exact, note=note)
 
 
 def quantise(file: Path, target: Path) -> None:

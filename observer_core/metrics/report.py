@@ -71,10 +71,13 @@ class Report:
     notes: Mapping[str, str]
     warning: str | None
     run: str | None
+    further: Mapping[str, Estimate]
 
     def metrics_json(self) -> dict[str, Any]:
         """What metrics.json holds: slice → metric → `value`, `lo`, `hi`, `n` (and `reason`)."""
-        return {name: {key: value.to_json() for key, value in part.items()} for name, part in self.metrics.items()}
+        body = {name: {key: value.to_json() for key, value in part.items()} for name, part in self.metrics.items()}
+        body["all"] |= {key: value.to_json() for key, value in self.further.items()}
+        return body
 
     def to_json(self) -> dict[str, Any]:
         """The report as one JSON object, for programs."""
@@ -109,6 +112,7 @@ def build_report(
     run: str | None = None,
     settings: GateSettings | None = None,
     nights_before: int = 0,
+    further: Mapping[str, Estimate] | None = None,
 ) -> Report:
     """Compute everything a report says.
 
@@ -118,6 +122,7 @@ def build_report(
         warning: what a reader must know before believing the numbers.
         baseline, champion: the scorers the gate compares with; a baseline the table lacks is passed over.
         run: the run directory as it will be named, for the lines on how to serve it.
+        further: metrics that do not come from the predictions; metrics.json has them under `all`.
     """
     known = scorers_of(predictions)
     rivals = [name for name in known if name != scorer]
@@ -139,6 +144,7 @@ def build_report(
         notes=notes or {},
         warning=warning,
         run=run,
+        further=further or {},
     )
 
 
@@ -163,6 +169,7 @@ class ReportOptions(TypedDict, total=False):
     run: str | None
     settings: GateSettings | None
     nights_before: int
+    further: Mapping[str, Estimate] | None
 
 
 def write_evaluation(folder: Path, predictions: pa.Table, **options: Unpack[ReportOptions]) -> dict[str, Any]:

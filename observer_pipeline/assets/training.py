@@ -1,6 +1,6 @@
 """Group `training`: one asset per family, each a run directory and an MLflow run."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import dagster as dg
 from pydantic import Field
@@ -16,18 +16,37 @@ from observer_pipeline.training import champion_run, run_metadata, train_family
 GROUP = "training"
 
 
-class LayaConfig(dg.Config):
-    """How Laya is trained; what is not set keeps the default of `observer train`."""
+class LoraConfig(dg.Config):
+    """How a model family is trained; what is not set keeps the default of `observer train`."""
 
     start: Literal["preset", "champion"] = Field(
-        default="preset", description="begin at the preset, or go on from the champion if it is a laya run"
+        default="preset", description="begin at the preset, or go on from the champion if it is of this family"
     )
-    preset: str = Field(default="laya-mini", description="which backbone, or an encoder's folder")
     epochs: float | None = Field(default=None, description="passes over the training split at most")
     learning_rate: float | None = Field(default=None, description="peak learning rate")
     lora_rank: int | None = Field(default=None, description="rank of the adapters")
+    tokens_per_batch: int | None = Field(default=None, description="padded tokens computed at once")
+    accumulate: int | None = Field(default=None, description="batches per optimiser step")
+    gradient_checkpointing: bool = Field(default=False, description="less memory, a third slower")
+    precision: Literal["auto", "fp32", "bf16"] = Field(default="auto", description="of the arithmetic")
+    permute_options: bool = Field(default=True, description="choice options in a new order each epoch")
+    replay: str | None = Field(default=None, description="earlier labeled traces (any source) to mix into training")
+    replay_share: float = Field(default=0.3, description="what they are to make up of the training traces")
+    otlp: str | None = Field(default=None, description="OTLP/HTTP address that gets a span per step and example")
+    checkpoint_seconds: float = Field(default=60.0, description="a killed training loses at most this much time")
     weights: bool = Field(default=True, description="count each trace by 1 / (keep × review probability)")
     seed: int = Field(default=0, description="seed of initialisation and order")
+
+    def chosen(self) -> dict[str, Any]:
+        """The fields of `TrainOptions` that are set here."""
+        other = {"start", "replay", "otlp"}
+        return {name: value for name, value in self.model_dump(exclude=other).items() if value is not None}
+
+
+class LayaConfig(LoraConfig):
+    """How Laya is trained."""
+
+    preset: str = Field(default="laya-mini", description="which backbone, or an encoder's folder")
 
 
 class BaselineConfig(dg.Config):
@@ -47,11 +66,18 @@ def laya_run(
     """Laya (encoder with marker head), trained with LoRA, calibrated, exported, evaluated on the test split."""
     from observer_core.decision.train import TrainOptions
 
-    chosen = {name: value for name, value in config.model_dump(exclude={"start"}).items() if value is not None}
+    chosen = config.chosen()
     if config.start == "champion":
         chosen["init_from"] = champion_run("laya", Registry(mlflow, warehouse), home.home)
-    options = TrainOptions(family="laya", **chosen)
-    trained = train_family(context, options, home=home.home, warehouse=warehouse, mlflow=mlflow)
+    trained = train_family(
+        context,
+        TrainOptions(family="laya", **chosen),
+        home=home.home,
+        warehouse=warehouse,
+        mlflow=mlflow,
+        replay=config.replay,
+        otlp=config.otlp,
+    )
     return dg.MaterializeResult(metadata=run_metadata(trained, mlflow))
 
 

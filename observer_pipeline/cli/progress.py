@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from observer_core.decision.training.progress import detail, headline
+
 _SECONDS_BETWEEN_LINES = 5.0
 
 
@@ -32,9 +34,9 @@ def _lines() -> Callable[[str, float], None]:
 
     def show(what: str, fraction: float) -> None:
         nonlocal last
-        now = time.monotonic()
-        if what != last[0] or fraction >= 1 or now - last[1] >= _SECONDS_BETWEEN_LINES:
-            last = (what, now)
-            print(f"{what}: {fraction:.0%}", file=sys.stderr, flush=True)
+        now, head = time.monotonic(), headline(what)
+        if head != last[0] or fraction >= 1 or now - last[1] >= _SECONDS_BETWEEN_LINES:
+            last = (head, now)
+            print(f"{head}: {fraction:.0%}{detail(what, ', ')}", file=sys.stderr, flush=True)
 
     return show
