@@ -22,7 +22,7 @@ class Limits:
     batch_tokens: int = 4096
     request_tokens: int = 262_144
     questions: int = 1000
-    body: int = 4 << 20
+    body: int = 2 << 20
     waiting: int = 256
     read: float = 10.0
     deadline: float = 60.0
