@@ -174,7 +174,10 @@ def test_two_processes_cannot_train_to_one_place(tmp_path: Path) -> None:
     def open_again(**identity: object):
         return open_checkpoints(tmp_path / "out", identity, fresh=False, seconds=60, steps=None)
 
+    (tmp_path / ".out.0123abcd.tmp").mkdir()  # what a kill leaves
+    (mine := tmp_path / ".out.2.0123abcd.tmp").mkdir()  # what a training to `out.2` is writing
     with open_again(seed=1):
+        mine.rmdir()
         with pytest.raises(InputError, match="another process is training to"), open_again(seed=1):
             pass
         assert partial_of(tmp_path / "out").is_dir()
