@@ -93,7 +93,7 @@ def make_rows(
             raise ValueError("a training trace has no label")
         state, asked = layout.state(text).ids, []
         for name, question in questions.items():
-            target = label_index(name, trace.label)
+            target = label_index(name, question, trace.label, trace.failure_type)
             if target is not None:
                 about = About(trace.trace_id, name, option_names(question)[target])
                 asked.append(Asked(branches[name], target, about))
