@@ -28,6 +28,7 @@ MANIFEST = "manifest.json"
 CHECKPOINT = "checkpoint"
 TOKENIZER = "tokenizer"
 ONNX = "onnx"
+STACKED_BASE = "base"  # in a stacked run's checkpoint: the run of its model
 METRICS = "metrics.json"
 PREDICTIONS = "predictions.parquet"
 REPORT_MD = "report.md"
@@ -106,9 +107,15 @@ class RunDirectory:
 
     @property
     def tokenizer(self) -> Path:
-        """The folder of the model's tokenizer: Laya's layout has one for it, Kev's keeps it beside the weights."""
-        own = self.checkpoint / TOKENIZER
-        return own if own.is_dir() else self.checkpoint
+        """The folder of the model's tokenizer: Laya's layout has one for it, Kev's keeps it beside the weights.
+
+        A stacked run's is that of the run inside.
+        """
+        checkpoint = self.checkpoint
+        if self.manifest.family == "stacked":
+            checkpoint = checkpoint / STACKED_BASE / CHECKPOINT
+        own = checkpoint / TOKENIZER
+        return own if own.is_dir() else checkpoint
 
     @property
     def onnx(self) -> Path:

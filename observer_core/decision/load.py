@@ -9,8 +9,9 @@ from observer_core.decision.baseline import BaselineModel
 from observer_core.decision.onnx import INT8_GRAPH, INT8_TOLERANCE, TOLERANCE
 from observer_core.decision.protocol import DecisionModel
 from observer_core.decision.scorer import RawScorer, RunScorer, baseline_scorer, state_scorer
+from observer_core.decision.stacked import StackedLayer, stacked_scorer
 from observer_core.errors import InputError
-from observer_core.rundir import CHECKPOINT, ONNX, Manifest, RunDirectory
+from observer_core.rundir import CHECKPOINT, ONNX, STACKED_BASE, Manifest, RunDirectory, open_run
 from observer_core.traces.trace import Trace
 
 Backend = Literal["auto", "onnx", "torch"]
@@ -105,10 +106,18 @@ def _load_questioned(folder: Path, manifest: Manifest, backend: Backend) -> RawS
     return state_scorer(model, manifest, tokenizer=RunDirectory(folder, manifest).tokenizer)
 
 
+def _load_stacked(folder: Path, manifest: Manifest, backend: Backend) -> RawScorer:
+    checkpoint = folder / CHECKPOINT
+    base = open_run(checkpoint / STACKED_BASE)
+    asked = base.manifest.model_copy(update={"questions": manifest.questions})
+    return stacked_scorer(StackedLayer.load(checkpoint), raw_scorer(base.path, asked, backend=backend))
+
+
 _FAMILIES: dict[str, Callable[[Path, Manifest, Backend], RawScorer]] = {
     "baseline": _load_baseline,
     "laya": _load_questioned,
     "kev": _load_questioned,
+    "stacked": _load_stacked,
 }
 
 

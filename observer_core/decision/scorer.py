@@ -58,6 +58,12 @@ def state_scorer(model: DecisionModel, manifest: Manifest, *, tokenizer: Path | 
     return score
 
 
+def deciding(manifest: Manifest) -> Manifest:
+    """The manifest with the question that decides alone: its answer does not depend on the others, the time does."""
+    name = manifest.decision_question
+    return manifest.model_copy(update={"questions": {name: manifest.questions[name]}})
+
+
 def baseline_scorer(model: BaselineModel) -> RawScorer:
     """Computes the baseline's features; it answers the question that decides and no other."""
     return lambda traces: [RawScore(p) for p in model.p_wrong_raw(traces).tolist()]
@@ -68,14 +74,14 @@ class RunScorer:
 
     def __init__(self, manifest: Manifest, model_version: str, raw: RawScorer) -> None:
         self.model, self.model_version = manifest.model, model_version
-        self._manifest, self._raw = manifest, raw
+        self.manifest, self.raw = manifest, raw
 
     def score(self, traces: Sequence[Trace]) -> list[Score]:
         """One score per trace, in order; a score does not depend on the other traces."""
         if not traces:
             return []
-        raw = self._raw(traces)
-        calibrated = calibrate(np.array([score.p_wrong_raw for score in raw]), self._manifest)
+        raw = self.raw(traces)
+        calibrated = calibrate(np.array([score.p_wrong_raw for score in raw]), self.manifest)
         return [
             Score(score.p_wrong_raw, p_wrong, score.truncated, score.answers)
             for score, p_wrong in zip(raw, calibrated.tolist(), strict=True)

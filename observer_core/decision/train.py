@@ -2,21 +2,14 @@
 
 import contextlib
 import importlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from observer_core.decision.baseline import BaselineModel
-from observer_core.decision.calibration import calibrate, fit_platt
-from observer_core.decision.golden import make_golden
-from observer_core.decision.load import raw_scorer
-from observer_core.decision.scorer import RawScorer, RunScorer, baseline_scorer
+from observer_core.decision.finish import baseline_manifest, finish_run
+from observer_core.decision.scorer import baseline_scorer
 from observer_core.decision.training.checkpoints import open_checkpoints
 from observer_core.decision.training.data import Part, Replay, data_sha, draw_replay, split_traces
 from observer_core.decision.training.options import BASELINE, TrainOptions
@@ -24,12 +17,7 @@ from observer_core.decision.training.progress import MetricSink, Progress, no_me
 from observer_core.decision.training.session import Session
 from observer_core.decision.training.telemetry import Delivered, Telemetry
 from observer_core.errors import InputError
-from observer_core.metrics.estimate import Estimate
-from observer_core.metrics.predictions import predict
-from observer_core.metrics.report import write_evaluation
-from observer_core.questions import DECISION_QUESTION, default_questions
-from observer_core.rundir import CHECKPOINT, Manifest, RunDirectory, new_run, open_run, seal
-from observer_core.slices import StateBuilder
+from observer_core.rundir import CHECKPOINT, Manifest, RunDirectory, new_run, open_run
 from observer_core.traces.trace import Split, Trace
 
 __all__ = ["TrainOptions", "train_run"]
@@ -39,12 +27,9 @@ WRITERS = {
     "laya": ("observer_core.decision.laya.run", "write_laya"),
     "kev": ("observer_core.decision.kev.run", "write_kev"),
 }
-TIMED_TRACES = 40
-MAX_VALIDATION_SCORES = 1000
 NOT_DECIDING = frozenset({"checkpoint_seconds", "checkpoint_steps", "onnx", "int8", "preset", "base", "init_from"})
 """Options that may differ when a killed training goes on: the weights do not depend on them. What it starts from is
 compared by its fingerprint, wherever it lies."""
-PACKAGES = ("observer-pipeline", "numpy", "onnxruntime", "tokenizers", "scikit-learn", "torch", "transformers", "peft")
 
 
 def train_run(
@@ -118,52 +103,24 @@ def _write_run(
     if options.family == BASELINE:
         (folder / CHECKPOINT).mkdir()
         baseline.save(folder / CHECKPOINT)
-        manifest = _baseline_manifest()
+        manifest = baseline_manifest()
     else:
         training = part(progress, 0.0, 0.85)
         write = _writer(options.family)
         manifest = write(folder, parts, options, session=session, progress=training, on_metric=on_metric)
     if session.telemetry is not None and options.family != BASELINE:
         facts.add_telemetry(session.telemetry.close())
-    predictions = [_calibrate_and_predict(manifest, _deciding(folder, manifest), parts, part(progress, 0.85, 0.95))]
-    if options.family != BASELINE:
-        raw = baseline_scorer(baseline)
-        predictions.append(_calibrate_and_predict(_baseline_manifest(), raw, parts, no_progress))
-    progress("evaluating", 0.96)
-    cut = _states_cut(folder, manifest, parts)
-    facts.add_cut(cut)
-    evaluated = write_evaluation(
-        folder,
-        pa.concat_tables(predictions),
-        scorer=manifest.model,
-        title=f"{manifest.model}, run {out.name}",
-        notes=facts.notes,
-        further=cut,
-        baseline=None if options.family == BASELINE else BASELINE,
-        run=str(out),
-    )
-    manifest.metrics = {name: entry["value"] for name, entry in evaluated["all"].items()}
-    manifest.heldout = {"n": len(parts["test"].traces), "base_rate": float(parts["test"].wrong.mean())}
-    manifest.run_dir = out.name
     manifest.train_data_sha = data_sha(train.traces)
-    manifest.training = facts.recorded | {"notes": facts.notes}
-    manifest.versions = {package: version(package) for package in PACKAGES}
-    served = raw_scorer(folder, manifest)
-    manifest.golden = make_golden(lambda golden: [score.p_wrong_raw for score in served(golden)])
-    manifest.latency_ms = _latency(RunScorer(manifest, "", served), parts["test"].traces)
-    seal(folder, manifest)
-
-
-def _states_cut(folder: Path, manifest: Manifest, parts: Mapping[Split, Part]) -> dict[str, Estimate]:
-    """`state_truncated_<split>`: the share of a split's traces whose state lost text. The baseline reads no state."""
-    if manifest.family == BASELINE:
-        return {}
-    states = StateBuilder(manifest.slice_spec, RunDirectory(folder, manifest).tokenizer)
-    shares: dict[str, Estimate] = {}
-    for split, members in parts.items():
-        lost = sum(states.build(trace).truncated for trace in members.traces)
-        shares[f"state_truncated_{split}"] = Estimate(lost / len(members.traces), None, None, len(members.traces))
-    return shares
+    manifest.training = facts.recorded
+    finish_run(
+        folder,
+        manifest,
+        parts,
+        {} if options.family == BASELINE else {BASELINE: baseline_scorer(baseline)},
+        out=out,
+        notes=facts.notes,
+        progress=part(progress, 0.85, 1.0),
+    )
 
 
 def _writer(family: str) -> Callable[..., Manifest]:
@@ -183,12 +140,6 @@ class _Facts:
         self.notes["Telemetry"] = str(delivered)
         self.recorded["telemetry"] = {"sent": delivered.sent, "lost": delivered.lost}
 
-    def add_cut(self, cut: Mapping[str, Estimate]) -> None:
-        """Say how many states lost text (`_states_cut`)."""
-        if cut:
-            shares = (f"{name.removeprefix('state_truncated_')} {share.value:.1%}" for name, share in cut.items())
-            self.notes["States that lost text to the model's window"] = ", ".join(shares)
-
 
 def _facts(
     parts: Mapping[Split, Part],
@@ -199,7 +150,6 @@ def _facts(
 ) -> _Facts:
     """Say what the data came to, before the long work begins."""
     facts, train = _Facts(), parts["train"]
-    facts.notes["Labeled traces"] = ", ".join(f"{split} {len(part.traces)}" for split, part in parts.items())
     facts.notes["Left out of training for length"] = "none"
     facts.recorded["options"] = {
         name: value for name, value in asdict(options).items() if name not in ("base", "init_from")
@@ -228,44 +178,3 @@ def _identity(parts: Mapping[Split, Part], options: TrainOptions) -> dict[str, A
     """What decides the weights; the starting point's fingerprint is added where it is read."""
     deciding = {name: value for name, value in asdict(options).items() if name not in NOT_DECIDING}
     return deciding | {f"{split} data": data_sha(part.traces, in_order=True)[:16] for split, part in parts.items()}
-
-
-def _baseline_manifest() -> Manifest:
-    questions = {DECISION_QUESTION: default_questions()[DECISION_QUESTION]}
-    return Manifest(family="baseline", model=BASELINE, questions=questions)
-
-
-def _deciding(folder: Path, manifest: Manifest) -> RawScorer:
-    """The run's scorer asked only the question that decides: an answer does not depend on the others, time does."""
-    only = {manifest.decision_question: manifest.questions[manifest.decision_question]}
-    return raw_scorer(folder, manifest.model_copy(update={"questions": only}))
-
-
-def _calibrate_and_predict(
-    manifest: Manifest, raw: RawScorer, parts: Mapping[Split, Part], progress: Progress
-) -> pa.Table:
-    """Fill in `calibration` and `validation_scores`, then score the test split."""
-
-    def p_raw(split: Split) -> np.ndarray:
-        progress(f"scoring the {split} split", 0.0 if split == "calibration" else 0.25)
-        return np.array([score.p_wrong_raw for score in raw(parts[split].traces)])
-
-    fitting = parts["calibration"]
-    manifest.calibration = fit_platt(p_raw("calibration"), fitting.wrong, fitting.weight)
-    manifest.calibration.fitted_on = "calibration"
-    scores = np.sort(calibrate(p_raw("validation"), manifest))
-    kept = np.linspace(0, len(scores) - 1, min(len(scores), MAX_VALIDATION_SCORES)).round().astype(int)
-    manifest.validation_scores = [round(float(score), 6) for score in scores[kept]]
-    scorer = RunScorer(manifest, "", raw)
-    return predict(manifest.model, scorer, parts["test"].traces, progress=part(progress, 0.5, 1.0))
-
-
-def _latency(scorer: RunScorer, traces: Sequence[Trace]) -> dict[str, float]:
-    """p50 and p95 of scoring one trace at a time, all questions asked, in milliseconds."""
-    took = []
-    scorer.score(traces[:1])  # the first call allocates
-    for trace in traces[:TIMED_TRACES]:
-        started = time.perf_counter()
-        scorer.score([trace])
-        took.append((time.perf_counter() - started) * 1000)
-    return {"p50": round(float(np.percentile(took, 50)), 2), "p95": round(float(np.percentile(took, 95)), 2)}

@@ -13,7 +13,8 @@ from observer_core.decision.builtin import BuiltinScorer
 from observer_core.decision.protocol import Scorer
 from observer_core.errors import InputError
 from observer_core.metrics.predictions import predict
-from observer_core.metrics.report import Report, build_report, main_table, text_table, write_report
+from observer_core.metrics.report import Report, build_report, write_report
+from observer_core.metrics.report_pages import main_table, text_table
 from observer_core.rundir import REPORT_HTML, RunDirectory, open_run
 from observer_core.traces.splits import split_of
 from observer_core.traces.trace import Trace
