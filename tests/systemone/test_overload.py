@@ -180,13 +180,18 @@ def test_the_end_answers_what_was_taken_in(model: ScriptedModel):
     with ThreadPoolExecutor(4) as clients:
         with serving(model) as server:
             taken_in = [clients.submit(server.post, body(state=f"HANG {i}")) for i in range(3)]
-            until(lambda: open_requests(server) == 3)
+            half_sent, request = connect(server), raw_request(json.dumps(body()).encode())
+            half_sent.sendall(request[:-10])
+            until(lambda: open_requests(server) == 4)
             server.stop.set()
             until(lambda: server.client.get("/healthz").status_code == 503)
             late = server.post(body())
             assert (late.status_code, late.json()["detail"]["error_type"]) == (503, "overloaded")
             model.go.set()
             assert {answer.result().status_code for answer in taken_in} == {200}
+            half_sent.sendall(request[-10:])
+            assert half_sent.recv(100).startswith(b"HTTP/1.1 200")
+            half_sent.close()
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{server.url}/healthz")
 
