@@ -8,12 +8,6 @@ from typing import Any
 from google.adk.models import LlmRequest, LlmResponse
 from google.genai import types
 
-from observer_core.errors import ObserverError
-
-
-class ModelError(ObserverError):
-    """The model's server cannot be used; says why and the mend."""
-
 
 @dataclass(frozen=True, slots=True)
 class Turn:

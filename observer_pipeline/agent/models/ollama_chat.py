@@ -1,37 +1,16 @@
 """The agent on a language model served by Ollama, through Ollama's own client."""
 
-import json
-import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
-import httpx
 import ollama
 from google.adk.models import BaseLlm, LlmRequest, LlmResponse
-from pydantic import ValidationError
 
-from observer_pipeline.agent.models.chat_turns import ModelError, Reply, Turn, tools_of, turns_of
+from observer_pipeline.agent.models.chat_turns import Reply, Turn, tools_of, turns_of
+from observer_pipeline.agent.models.ollama_server import explained, ollama_host
 
-DEFAULT_HOST = "http://127.0.0.1:11434"
 CONTEXT_TOKENS = 8192
 """Ollama's own default of 4,096 cuts the beginning off a run with six tool results, without a word."""
-
-
-def ollama_host() -> str:
-    """The server's address: `OLLAMA_HOST`, as Ollama's own programs read it, else loopback."""
-    host = os.environ.get("OLLAMA_HOST") or DEFAULT_HOST
-    return host if "://" in host else f"http://{host}"
-
-
-def installed_models(host: str, *, timeout_s: float = 2.0) -> list[str]:
-    """Names of the models that the server has, sorted.
-
-    Raises:
-        ModelError: nobody answers, or not as Ollama does.
-    """
-    with _explained("", host, timeout_s):
-        return sorted(str(model.model) for model in ollama.Client(host=host, timeout=timeout_s).list().models)
 
 
 class OllamaLlm(BaseLlm):
@@ -59,7 +38,7 @@ class OllamaLlm(BaseLlm):
         """
         host = self.host or ollama_host()
         reply = Reply(self.model)
-        with _explained(self.model, host, self.timeout_s):
+        with explained(self.model, host, self.timeout_s):
             client = ollama.AsyncClient(host=host, timeout=self.timeout_s)
             answer: Any = await client.chat(
                 model=self.model,
@@ -95,25 +74,3 @@ def _message(turn: Turn) -> Mapping[str, Any]:
         return {"role": "tool", "tool_name": turn.result.name, "content": turn.result_text}
     calls = [{"function": {"name": call.name or "", "arguments": dict(call.args or {})}} for call in turn.calls]
     return {"role": turn.role, "content": turn.text} | ({"tool_calls": calls} if calls else {})
-
-
-@contextmanager
-def _explained(model: str, host: str, timeout_s: float):
-    """Turn what the client raises into one line with the mend."""
-    try:
-        yield
-    except httpx.TimeoutException as error:
-        raise ModelError(
-            f"{model or 'Ollama'} at {host} did not answer within {timeout_s:g} s; try a smaller model or more time"
-        ) from error
-    except (ConnectionError, httpx.HTTPError, httpx.InvalidURL) as error:
-        raise ModelError(f"no answer from Ollama at {host}; start it ('ollama serve') or set OLLAMA_HOST") from error
-    except ollama.ResponseError as error:
-        said = " ".join(str(error.error).split())
-        if error.status_code == 404 and "not found" in said:
-            raise ModelError(f"Ollama has no model {model}; run 'ollama pull {model}'") from error
-        if "does not support tools" in said:
-            raise ModelError(f"{model} cannot call tools; choose a model that can, such as qwen2.5:7b") from error
-        raise ModelError(f"Ollama at {host} refused the request: {said[:300]}; see its log") from error
-    except (ValidationError, json.JSONDecodeError) as error:
-        raise ModelError(f"what answers at {host} does not speak as Ollama does; mend OLLAMA_HOST") from error

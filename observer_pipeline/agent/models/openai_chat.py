@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 from google.adk.models import BaseLlm, LlmRequest, LlmResponse
 
-from observer_pipeline.agent.models.chat_turns import ModelError, Reply, Turn, tools_of, turns_of
+from observer_pipeline.agent.models.chat_turns import Reply, Turn, tools_of, turns_of
+from observer_pipeline.agent.models.errors import ModelError
 
 _TRIES = 4
 _LONGEST_WAIT_S = 30.0
