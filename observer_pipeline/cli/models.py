@@ -63,6 +63,9 @@ def train(
         str, typer.Option(help="auto | fp32 | bf16; auto is bf16 on a GPU that has it, else fp32")
     ] = "auto",
     patience: Annotated[int | None, typer.Option(help="Worse evaluations in a row before it stops early")] = None,
+    failure: Annotated[
+        bool, typer.Option("--failure", help="Also learn which seeded fault a trace has (a choice)")
+    ] = False,
     permute_options: Annotated[
         bool, typer.Option(help="Choice options in a new order each epoch; noul and score have a fixed one")
     ] = True,
@@ -116,6 +119,7 @@ def train(
         init_from=init_from,
         gradient_checkpointing=gradient_checkpointing,
         precision=precision,  # pyright: ignore[reportArgumentType]  # TrainOptions checks it
+        failure=failure,
         permute_options=permute_options,
         seed=seed,
         onnx=onnx,

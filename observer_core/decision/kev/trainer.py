@@ -93,7 +93,7 @@ def make_rows(
             raise ValueError("a training trace has no label")
         state, asked = layout.state(text).ids, []
         for name, question in questions.items():
-            target = label_index(name, trace.label)
+            target = label_index(name, question, trace.label, trace.failure_type)
             if target is not None:
                 about = About(trace.trace_id, name, option_names(question)[target])
                 asked.append(Asked(branches[name], target, about))
@@ -254,9 +254,13 @@ def train_head(
     Raises:
         TrainingFailedError: it diverged or collapsed.
     """
+
+    def to_head(name: str, value: float, step: int) -> None:
+        on_metric(f"head/{name}", value, step)
+
     stage = session.stage("head", "training the head", "--head-lr")
     network.backbone.requires_grad_(False)
-    if (before := finished(network, stage)) is not None:
+    if (before := finished(network, stage, to_head)) is not None:
         return before
     loop = options.loop
     shuffle = OptionShuffle(loop.seed, 0) if loop.permute_options else None
@@ -271,7 +275,7 @@ def train_head(
         options=replace(loop, epochs=options.head_epochs, gradient_checkpointing=False),
         stage=stage,
         progress=part(progress, 0.95, 1.0),
-        on_metric=lambda name, value, step: on_metric(f"head/{name}", value, step),
+        on_metric=to_head,
     )
 
 

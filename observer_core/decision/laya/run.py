@@ -15,13 +15,13 @@ from observer_core.decision.laya.start import find_start
 from observer_core.decision.laya.trainer import LayaTraining, make_examples, train_laya
 from observer_core.decision.onnx import GRAPH, INT8_GRAPH, INT8_TOLERANCE, TOLERANCE, Exported, export_graph, quantise
 from observer_core.decision.protocol import read
-from observer_core.decision.training.data import Part
+from observer_core.decision.training.data import Part, questions_to_learn
 from observer_core.decision.training.loop import LoopOptions, reproducible
 from observer_core.decision.training.lora import LoraOptions
 from observer_core.decision.training.options import TrainOptions
 from observer_core.decision.training.progress import MetricSink, Progress, part
 from observer_core.decision.training.session import Session
-from observer_core.questions import DECISION_QUESTION, Question, default_questions
+from observer_core.questions import DECISION_QUESTION, Question
 from observer_core.rundir import CHECKPOINT, ONNX, Manifest
 from observer_core.slices import StateBuilder, v2_spec
 from observer_core.traces.trace import Split, Trace
@@ -45,7 +45,7 @@ def write_laya(
         InputError: the starting point cannot be used.
         TrainingFailedError: it diverged or collapsed.
     """
-    questions = default_questions()
+    questions = questions_to_learn(parts["train"], failure=options.failure)
     tokenizer = folder / CHECKPOINT / TOKENIZER_DIR
     with reproducible(options.seed):
         progress("loading the encoder", 0.0)
