@@ -16,11 +16,11 @@ from safetensors.torch import load_file, save_file
 
 from observer_core.decision.kev.checkpoint import copy_tokenizer, load_checkpoint, read_head, save_checkpoint
 from observer_core.decision.kev.config import KevConfig
+from observer_core.decision.kev.examples import collate
 from observer_core.decision.kev.prefixes import ByteLru
 from observer_core.decision.kev.presets import find_checkpoint
 from observer_core.decision.kev.runtime import KevModel
 from observer_core.decision.kev.torch_backend import TorchBackend
-from observer_core.decision.kev.trainer import collate
 from observer_core.errors import InputError
 from observer_core.questions import Question, default_questions
 

@@ -7,10 +7,11 @@ from observer_core.decision.golden import golden_traces
 from observer_core.decision.kev.adapter import merged
 from observer_core.decision.kev.base import remember_base
 from observer_core.decision.kev.checkpoint import copy_tokenizer, save_checkpoint
+from observer_core.decision.kev.examples import KevExamples, make_rows
 from observer_core.decision.kev.graph import export_kev
 from observer_core.decision.kev.layout import Layout
 from observer_core.decision.kev.presets import find_start
-from observer_core.decision.kev.trainer import KevExamples, KevTraining, make_rows, train_kev
+from observer_core.decision.kev.trainer import KevTraining, train_kev
 from observer_core.decision.training.data import Part, questions_to_learn
 from observer_core.decision.training.determinism import reproducible
 from observer_core.decision.training.loop import LoopOptions
