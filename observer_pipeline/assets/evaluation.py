@@ -100,10 +100,10 @@ def model_comparison(
 
     The verdict is a result, not a failure: 'the champion stays' is a night that went well.
     """
-    from observer_core.metrics.evaluate import evaluate
+    from observer_core.metrics.evaluate import metrics_of
     from observer_core.metrics.gate import GateSettings
     from observer_core.metrics.plots import plots
-    from observer_core.metrics.predictions import scorers_of
+    from observer_core.metrics.predictions import sample_of, scorers_of
 
     chosen = {name: value for name, value in config.model_dump().items() if value is not None}
     night = compare_night(
@@ -112,7 +112,7 @@ def model_comparison(
     scorers = scorers_of(night.predictions)
     rows = []
     for scorer in scorers:
-        metrics = evaluate(night.predictions, scorer)["all"]
+        metrics = metrics_of(sample_of(night.predictions, scorer))
         rows.append({"scorer": scorer, **{name: str(metrics[name]) for name in _SHOWN if name in metrics}})
     rows += [{"scorer": scorer, **dict.fromkeys(_SHOWN, "not run")} for scorer in night.not_run]
     verdict = night.verdict
