@@ -38,6 +38,7 @@ from observer_serving.listen import GrpcListener, HttpListener, bind
 from observer_serving.metrics import Metrics
 from observer_serving.receive.grpc import build_server
 from observer_serving.receive.http import OtlpHttp
+from observer_serving.receive.protocol import OtlpProtocol
 from observer_serving.receive.receiver import Gate, Receiver
 from observer_serving.score import ScoringThread
 from observer_serving.spool import Spool
@@ -136,10 +137,16 @@ class App:
         self._listeners: dict[str, HttpListener | GrpcListener] = {}
         applications: dict[str, Callable[[], Any]] = {
             "api": lambda: build_api(parts, api_key=api_key),
-            "otlp_http": lambda: OtlpHttp(receiver, max_request=settings.receive.max_request, api_key=api_key),
+            "otlp_http": lambda: OtlpHttp(
+                receiver,
+                max_request=settings.receive.max_request,
+                path=settings.receive.traces_path,
+                api_key=api_key,
+            ),
         }
         for name, sock in sockets.items():
-            self._listeners[name] = HttpListener(sock, applications[name]())
+            protocol = OtlpProtocol if name == "otlp_http" else None
+            self._listeners[name] = HttpListener(sock, applications[name](), protocol=protocol)
         self._grpc = (
             (lambda: build_server(receiver, max_request=settings.receive.max_request, api_key=api_key))
             if settings.listen.otlp_grpc is not None

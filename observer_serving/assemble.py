@@ -9,7 +9,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from observer_core.decisions import CompleteReason
-from observer_serving.receive.wire import SPAN_ID_BYTES, Piece
+from observer_serving.receive.wire import SPAN_ID_BYTES, Piece, split_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +59,6 @@ class _OpenTrace:
     data: list[bytes] = field(default_factory=list)
     segments: list[int] = field(default_factory=list)
     scheduled: float = float("inf")
-
-
-def split_ids(ids: bytes | bytearray) -> list[bytes]:
-    """Span ids one by one."""
-    raw = bytes(ids)
-    return [raw[i : i + SPAN_ID_BYTES] for i in range(0, len(raw), SPAN_ID_BYTES)]
 
 
 class Assembler:

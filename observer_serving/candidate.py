@@ -11,8 +11,9 @@ from observer_core.traces.jsonl import parse_trace
 from observer_core.traces.normalise import normalise
 from observer_core.traces.to_spans import trace_to_spans
 from observer_core.traces.trace import ABSENT, Trace
-from observer_serving.assemble import AssembledTrace, split_ids
+from observer_serving.assemble import AssembledTrace
 from observer_serving.buffer.received import JsonTrace
+from observer_serving.receive.wire import split_ids
 
 JSON_PROJECT = "default"
 """The project of a trace posted as JSON that names none (`project` is an unknown field of a trace, so it is kept)."""

@@ -97,8 +97,12 @@ class BufferSettings(_Settings):
 
 
 class ReceiveSettings(_Settings):
-    """`max_request` bounds a request after decompression; `max_waiting` what waits for the disk."""
+    """`max_request` bounds a request after decompression; `max_waiting` what waits for the disk.
 
+    `traces_path` is where OTLP/HTTP clients post to.
+    """
+
+    traces_path: Annotated[str, Field(pattern=r"^/[!-~]*[^/]$")] = "/v1/traces"
     max_request: Size = 64 << 20
     max_waiting: Size = 256 << 20
 

@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from observer_core.decisions import Decision
-from observer_serving.assemble import split_ids
 from observer_serving.buffer.record import DecisionRecord, Recorded
 from observer_serving.candidate import Candidate, parse_spans
 from observer_serving.export import Exporter, ExportItem, ExportOutcome, decorate_root
 from observer_serving.metrics import Metrics
-from observer_serving.receive.wire import Piece
+from observer_serving.receive.wire import Piece, split_ids
 from observer_serving.spool import Spool
 
 log = logging.getLogger(__name__)

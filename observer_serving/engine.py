@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from observer_core.decisions import Decision
 from observer_core.errors import ObserverError
-from observer_serving.assemble import AssembledTrace, Assembler, split_ids
+from observer_serving.assemble import AssembledTrace, Assembler
 from observer_serving.buffer.received import JsonTrace
 from observer_serving.buffer.record import DecisionRecord, Recorded
 from observer_serving.buffer.wal import Logged
@@ -26,7 +26,7 @@ from observer_serving.deliver import Decided, Delivery, LatePiece
 from observer_serving.export import ExportOutcome
 from observer_serving.logs import DECISIONS
 from observer_serving.metrics import Metrics
-from observer_serving.receive.wire import Piece
+from observer_serving.receive.wire import Piece, split_ids
 from observer_serving.score import Scored, ScoringThread
 from observer_serving.stats import Stats
 

@@ -47,11 +47,11 @@ class _Server(uvicorn.Server):
 class HttpListener:
     """An ASGI application on a bound socket."""
 
-    def __init__(self, sock: socket.socket, app: Any) -> None:
+    def __init__(self, sock: socket.socket, app: Any, *, protocol: type[asyncio.Protocol] | None = None) -> None:
         self._socket = sock
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False,
-            timeout_graceful_shutdown=5,
+            app, http=protocol or "httptools", log_config=None, access_log=False, lifespan="off", ws="none",
+            server_header=False, timeout_graceful_shutdown=5,
         )  # fmt: skip
         self._server = _Server(config)
         self._task: asyncio.Task[None] | None = None

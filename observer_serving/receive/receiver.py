@@ -26,26 +26,29 @@ _OFF_LOOP_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What the client is told of a request that is on disk; `rejected` spans must not be sent again."""
+    """What the client is told of a request that is on disk; `rejected` spans must not be sent again.
+
+    A message without rejected spans is a warning.
+    """
 
     rejected: int
-    reasons: str
+    message: str
 
     def response(self) -> ExportTraceServiceResponse:
         """Full success leaves `partial_success` unset."""
         response = ExportTraceServiceResponse()
-        if self.rejected:
+        if self.message:
             response.partial_success.rejected_spans = self.rejected
-            response.partial_success.error_message = self.reasons
+            response.partial_success.error_message = self.message
         return response
 
     def body(self, encoding: Encoding) -> bytes:
         """The response as an HTTP body."""
         if encoding == "protobuf":
             return self.response().SerializeToString()
-        if not self.rejected:
+        if not self.message:
             return b"{}"
-        partial = {"rejectedSpans": str(self.rejected), "errorMessage": self.reasons}
+        partial = {"rejectedSpans": str(self.rejected), "errorMessage": self.message}
         return orjson.dumps({"partialSuccess": partial})
 
 
@@ -93,7 +96,7 @@ class Receiver:
             self._metrics.reject_spans(result.rejected)
         if result.pieces:
             await self._log(Received(received_ns, tuple(result.pieces)))
-        return Accepted(result.rejected, result.reasons)
+        return Accepted(result.rejected, result.message)
 
     async def accept_trace(self, trace_id: bytes, data: bytes) -> None:
         """Take in a trace given as JSON text (already valid).
