@@ -143,6 +143,11 @@ class BackEnd:
         return [s for r in self.requests for rs in r.resource_spans for ss in rs.scope_spans for s in ss.spans]
 
 
+def attributes(span: Span) -> dict[str, Any]:
+    """The scalar attributes of a span by key."""
+    return {a.key: getattr(a.value, a.value.WhichOneof("value") or "string_value") for a in span.attributes}
+
+
 def wait_until(condition: Callable[[], bool], *, seconds: float = 30) -> None:
     """Poll a real process until something holds."""
     deadline = time.monotonic() + seconds

@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from serving.harness import BackEnd, Service, make_request, new_trace, summed, wait_until
+from serving.harness import BackEnd, Service, attributes, make_request, new_trace, summed, wait_until
 
 KEEP_ALL = {"keep_threshold": 0.0}
 DROP_ALL = {"keep_threshold": 1.0, "random_share": 0.0, "min_share": None}
@@ -31,10 +31,6 @@ TRACE = {
 def back_end():
     with BackEnd() as made:
         yield made
-
-
-def attributes(span) -> dict[str, object]:
-    return {a.key: getattr(a.value, a.value.WhichOneof("value") or "string_value") for a in span.attributes}
 
 
 def assert_balanced(service: Service) -> None:

@@ -49,6 +49,29 @@ def test_recorded_runs_give_the_same_trace(name):
     assert "error" in read.statuses
 
 
+@pytest.mark.parametrize("name", ["openai_agent", "openai_streaming", "openai_calls_only", "langgraph"])
+def test_recorded_openinference_runs_of_other_frameworks(name):
+    """Over the OpenAI client (also streaming, also with nothing but its model calls) and over LangGraph."""
+    read = normalise(_recorded(name))
+    assert (read.trace.question, read.trace.final_answer) == (QUESTION, ANSWER)
+    # LangChain hands a tool's only argument on without its name.
+    args = ["Rhine", "Danube"] if name == "langgraph" else [{"title": "Rhine"}, {"title": "Danube"}]
+    assert [(call.name, call.args, call.status == "error") for call in read.trace.tool_calls] == [
+        ("lookup", args[0], False),
+        ("lookup", args[1], True),
+    ]
+    assert read.trace.evidence == ["Rhine: The Rhine is 1,230 km long."]
+    assert (read.trace.model, read.trace.steps, read.project) == ("scripted-1", 2, "rivers")
+    assert read.complete
+
+
+def test_langchain_messages_are_read_also_from_the_root_alone():
+    [group] = _recorded("langgraph")
+    root = next(span for scope in group.scope_spans for span in scope.spans if not span.parent_span_id)
+    read = _read(root)
+    assert (read.trace.question, read.trace.final_answer) == (QUESTION, ANSWER)
+
+
 def test_a_run_recorded_without_content_still_shows_its_shape():
     read = normalise(_recorded("adk_schema2"))
     assert (read.trace.question, read.trace.final_answer, read.trace.evidence) == ("", "", [])

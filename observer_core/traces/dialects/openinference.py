@@ -17,6 +17,7 @@ from observer_core.traces.dialects.message import (
     MessageResult,
     answer_text,
     join,
+    langchain_fields,
     loads,
     question_text,
     role_of,
@@ -65,9 +66,13 @@ def tool_arguments(span: SpanView) -> Any:
 
 def tool_result(span: SpanView) -> Any:
     value = _value(span, SpanAttributes.OUTPUT_VALUE, SpanAttributes.OUTPUT_MIME_TYPE)
-    # ADK's instrumentor wraps what the tool returned in the function response.
+    # ADK's instrumentor wraps what the tool returned in the function response, LangChain's in a message.
     if isinstance(value, dict) and value.keys() == {"id", "name", "response"}:
         return value["response"]
+    message = langchain_fields(value)
+    if message is not value and message.get("type") == "tool":
+        content = loads(message.get("content"))
+        return {"error": content} if message.get("status") == "error" else content
     return value
 
 
