@@ -80,6 +80,7 @@ class App:
             lambda entries: self.engine.accept(entries),
             sync=settings.buffer.fsync,
             max_bytes=settings.buffer.max_bytes,
+            max_age=settings.buffer.max_age,
             max_waiting_bytes=settings.receive.max_waiting,
         )
         decider = Decider(self._folder, active.policy, clock, initial_scores=loaded.validation_scores)
@@ -114,6 +115,8 @@ class App:
             stats=stats,
             # After a restart a trace waits at least the quiet period: its client may be sending again right now.
             max_age=settings.assembly.timeout - settings.assembly.quiet_period,
+            max_backlog=settings.assembly.max_total_bytes,
+            decides_open=not self.wal.shared,
         )
         self._gate = Gate(settings.assembly.max_total_bytes, lambda: self.engine.backlog_bytes)
         receiver = Receiver(self.wal, self._gate, clock, metrics)
@@ -175,14 +178,14 @@ class App:
         """
         if self._grpc is not None and self.settings.listen.otlp_grpc is not None:
             self._listeners["otlp_grpc"] = GrpcListener(self._grpc(), self.settings.listen.otlp_grpc)
-        await asyncio.to_thread(lambda: self.engine.resume(self.wal.replay()))
         # pyarrow imports pandas at its first conversion, where it is installed: a second, but not while deciding.
         threading.Thread(target=pa.array, args=([None],), daemon=True).start()
-        self.wal.start()
         self.scoring.start()
         for exporter in self.exporters:
             exporter.start()
         self.engine.start()
+        await asyncio.to_thread(lambda: self.engine.resume(self.wal.replay()))
+        self.wal.start()
         for name, listener in self._listeners.items():
             await listener.start()
             host, _ = split_address(getattr(self.settings.listen, name))

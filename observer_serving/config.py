@@ -88,12 +88,16 @@ ScorerSettings = Annotated[BuiltinSettings | LocalSettings, Field(discriminator=
 
 
 class BufferSettings(_Settings):
-    """The write-ahead log; `dir` is `OBSERVER_HOME/serving/wal` when absent."""
+    """The write-ahead log; `dir` is `OBSERVER_HOME/serving/wal` when absent.
+
+    A segment is followed by a new one after `max_age`, so that what has been dealt with leaves the disk.
+    """
 
     kind: Literal["local"] = "local"
     dir: Path | None = None
     fsync: bool = True
     max_bytes: Size = 8 << 30
+    max_age: Duration = 600.0
 
 
 class ReceiveSettings(_Settings):

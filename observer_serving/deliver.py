@@ -65,7 +65,7 @@ class Delivery:
         self.pending_bytes = 0
         """Bytes of the traces whose decision is on disk and not delivered."""
         self._late: deque[LatePiece] = deque()
-        self._unsettled: list[tuple[int, tuple[int, ...]]] = []
+        self._unsettled: list[tuple[int, str, tuple[int, ...]]] = []
         self._since: float | None = None  # when the oldest thing that is not settled was done
 
     @property
@@ -96,7 +96,7 @@ class Delivery:
             decided = self._waiting.popleft()
             self._head_submitted.clear()
             self.pending_bytes -= len(decided.candidate.data)
-            self._unsettled.append((decided.row, decided.candidate.segments))
+            self._unsettled.append((decided.row, decided.decision.trace_id, decided.candidate.segments))
         if self._late:
             self._deliver_late()
         if self._since is None and self._spool.waiting:
@@ -111,9 +111,9 @@ class Delivery:
         self._since = None
         if not self._unsettled:
             return
-        self._record.settle(self._unsettled[-1][0])
+        self._record.settle([(row, trace_id) for row, trace_id, _ in self._unsettled])
         held: dict[int, int] = {}
-        for _, segments in self._unsettled:
+        for _, _, segments in self._unsettled:
             for segment in segments:
                 held[segment] = held.get(segment, 0) + 1
         self._unsettled = []

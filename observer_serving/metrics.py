@@ -1,6 +1,6 @@
 """Prometheus metrics of the service; one registry per service, nothing global.
 
-The counters balance, for traces and for spans: received = kept + dropped + rejected (+ duplicates) + open.
+The counters balance, for traces and for spans: received = kept + dropped + rejected (+ duplicates) + moved + open.
 They count since the process started; what a restart reads back from the log is received again.
 """
 
@@ -26,12 +26,14 @@ class Metrics:
         self.traces_kept = counter("traces_kept", "Traces decided keep, by reason", "reason")
         self.traces_dropped = counter("traces_dropped", "Traces decided drop, by reason", "reason")
         self.traces_rejected = counter("traces_rejected", "JSON traces refused as invalid")
+        self.traces_moved = counter("traces_moved", "Traces another worker went on with (buffer: nats)")
         self.traces_open = gauge("traces_open", "Traces received and not decided yet")
         self.spans_received = counter("spans_received", "Spans received, also those rejected and duplicates")
         self.spans_kept = counter("spans_kept", "Spans of kept traces, late ones too")
         self.spans_dropped = counter("spans_dropped", "Spans of dropped traces, late ones too")
         self.spans_rejected = counter("spans_rejected", "Spans refused for unusable ids")
         self.spans_duplicate = counter("spans_duplicate", "Spans that had been received before")
+        self.spans_moved = counter("spans_moved", "Spans of traces another worker went on with (buffer: nats)")
         self.spans_open = gauge("spans_open", "Spans of traces not decided yet")
         self.spans_late = counter("spans_late", "Spans that came after their trace's decision", "decision")
         self.completed = counter("traces_completed", "Traces that left assembly, by why", "complete_reason")

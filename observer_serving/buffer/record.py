@@ -79,8 +79,14 @@ class DecisionRecord:
         """The last settled row."""
         return self._settled
 
-    def add(self, decided: Sequence[tuple[Decision, bytes]]) -> list[int]:
-        """Write decisions with their span ids in one transaction; on return they are on disk. Returns their rows.
+    def is_settled(self, recorded: Recorded) -> bool:
+        """Whether a decision has been handed to every exporter and sealed in the spool."""
+        return recorded.row <= self._settled
+
+    def add(self, decided: Sequence[tuple[Decision, bytes]]) -> Sequence[int | None]:
+        """Write decisions with their span ids in one transaction; on return they are on disk.
+
+        Returns their rows; `None` for a trace that became another worker's, of which nothing was written.
 
         Raises:
             sqlite3.Error: they are not (disk full); none of them is.
@@ -127,8 +133,9 @@ class DecisionRecord:
                 "UPDATE decisions SET exported = 1 WHERE trace_id = ?", [(bytes.fromhex(i),) for i in trace_ids]
             )
 
-    def settle(self, row: int) -> None:
-        """Say that all rows up to `row` are exported (to the exporters' own queues) and sealed in the spool."""
+    def settle(self, delivered: Sequence[tuple[int, str]]) -> None:
+        """Say which rows, and so all before them, the exporters' own queues have and the spool has sealed."""
+        row = max(row for row, _ in delivered)
         with self._transaction():
             self._db.execute("UPDATE settled SET id = ?", (row,))
         self._settled = row

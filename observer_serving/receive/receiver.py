@@ -12,8 +12,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from observer_core.traces.otlp import DecodeError, decode_request
+from observer_serving.buffer.protocol import Buffer, BufferUnavailableError
 from observer_serving.buffer.received import JsonTrace, Received
-from observer_serving.buffer.wal import BufferUnavailableError, WriteAheadLog
 from observer_serving.clock import Clock
 from observer_serving.metrics import Metrics
 from observer_serving.receive.status import BAD_DATA, OVERLOADED, Encoding, RefusedError
@@ -72,10 +72,10 @@ class Gate:
 
 
 class Receiver:
-    """Accepts export requests and JSON traces; nothing is acknowledged before it is in the write-ahead log."""
+    """Accepts export requests and JSON traces; nothing is acknowledged before the buffer has it."""
 
-    def __init__(self, wal: WriteAheadLog, gate: Gate, clock: Clock, metrics: Metrics) -> None:
-        self._wal = wal
+    def __init__(self, buffer: Buffer, gate: Gate, clock: Clock, metrics: Metrics) -> None:
+        self._buffer = buffer
         self._gate = gate
         self._clock = clock
         self._metrics = metrics
@@ -109,7 +109,7 @@ class Receiver:
 
     async def _log(self, received: Received) -> None:
         try:
-            await self._wal.append(received)
+            await self._buffer.append(received)
         except BufferUnavailableError as error:
             raise RefusedError(OVERLOADED, f"{error}; send again", retry_after=RETRY_AFTER) from None
 

@@ -14,9 +14,9 @@ from observer_core.errors import ObserverError
 from observer_core.policy import read_policy
 from observer_core.traces.trace import Trace
 from observer_serving.assemble import Assembler, AssemblyLimits
+from observer_serving.buffer.protocol import Logged
 from observer_serving.buffer.received import JsonTrace, Received
 from observer_serving.buffer.record import DecisionRecord
-from observer_serving.buffer.wal import Logged
 from observer_serving.clock import ManualClock
 from observer_serving.decide import Decider
 from observer_serving.deliver import Delivery

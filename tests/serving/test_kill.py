@@ -1,8 +1,10 @@
 """`kill -9` at random moments while clients send with retries: acknowledged ⊆ decided, one decision a trace."""
 
+import contextlib
 import random
 import threading
 import time
+from typing import Any
 
 import httpx
 import pyarrow.dataset as ds
@@ -49,6 +51,10 @@ class Sender(threading.Thread):
                 time.sleep(0.02)
 
 
+def spans_by_trace(decisions: list[dict[str, Any]]) -> dict[str, int]:
+    return {d["trace_id"]: d["spans"] + d["late_spans"] for d in decisions}
+
+
 def test_nothing_acknowledged_is_lost_and_nothing_is_decided_twice(service):
     # Half of the traces are kept, so the threshold and the exporters' side take part.
     live = service(policy={"keep_threshold": 0.3, "random_share": 0.5})
@@ -75,13 +81,13 @@ def test_nothing_acknowledged_is_lost_and_nothing_is_decided_twice(service):
     posted = {name for sender in senders for name in sender.posted}
     assert len(acknowledged) >= KILLS * 5
     wait_until(lambda: live.get("/v1/stats")["open_traces"] == 0)
+    with contextlib.suppress(AssertionError):  # late spans may be under way still; what is missing is told below
+        wait_until(lambda: spans_by_trace(live.decisions()).items() >= acknowledged.items())
     decisions = live.decisions()
     by_id = {d["trace_id"]: d for d in decisions}
     assert len(by_id) == len(decisions)
     assert acknowledged.keys() <= by_id.keys()
-    assert {
-        trace_id: by_id[trace_id]["spans"] + by_id[trace_id]["late_spans"] for trace_id in acknowledged
-    } == acknowledged
+    assert {trace_id: spans_by_trace(decisions)[trace_id] for trace_id in acknowledged} == acknowledged
     for name in posted:
         assert live.get(f"/v1/decisions/{name}")["decision"] in ("keep", "drop")
     metrics = live.metrics()
