@@ -167,7 +167,7 @@ class Settings(_Settings):
     @model_validator(mode="after")
     def _consistent(self) -> "Settings":
         for name, address in self.listen:
-            if address is not None and self.api_key is None and not _is_loopback(address):
+            if address is not None and self.api_key is None and not is_loopback(address):
                 raise ValueError(
                     f"listen.{name}: {address} can be reached from other machines; set api_key or listen on 127.0.0.1"
                 )
@@ -189,7 +189,8 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach `host:port`."""
     host, _ = split_address(address)
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback

@@ -15,10 +15,11 @@ from observer_pipeline.cli import (
     serve,
     slices,
     stack,
+    systemone,
     traces,
 )
 
-GROUPS = (demo, stack, serve, agent, traces, slices, models, evaluation, registry, rollouts)
+GROUPS = (demo, stack, serve, systemone, agent, traces, slices, models, evaluation, registry, rollouts)
 
 
 def build_app() -> typer.Typer:

@@ -3,10 +3,10 @@
 import hmac
 import logging
 import math
-from collections.abc import Awaitable, Callable
 from typing import Any
 
-from observer_serving.receive.compression import decompress, too_large
+from observer_serving.receive.body import ClientGoneError, Receive, Send, read_body
+from observer_serving.receive.compression import decompress
 from observer_serving.receive.receiver import Receiver
 from observer_serving.receive.status import (
     CONTENT_TYPES,
@@ -25,9 +25,6 @@ log = logging.getLogger(__name__)
 
 PATH = "/v1/traces"
 _OTHER_SIGNALS = {"/v1/metrics": "metrics", "/v1/logs": "logs", "/v1development/profiles": "profiles"}
-
-Send = Callable[[dict[str, Any]], Awaitable[None]]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
 
 
 class OtlpHttp:
@@ -48,7 +45,7 @@ class OtlpHttp:
         spoken: Encoding = encoding or "json"
         try:
             self._check(scope, headers)
-            body = await self._read(headers, receive)
+            body = await read_body(headers, receive, self._max_request)
             if encoding is None:
                 raise RefusedError(
                     UNSUPPORTED,
@@ -59,7 +56,7 @@ class OtlpHttp:
             accepted = await self._receiver.accept_spans(data, encoding)
         except RefusedError as refusal:
             await _refuse(send, refusal, spoken)
-        except _ClientGoneError:
+        except ClientGoneError:
             return
         except Exception:
             log.exception("cannot answer an OTLP request")
@@ -79,34 +76,6 @@ class OtlpHttp:
             headers.get(b"authorization", b""), self._authorization
         ):
             raise RefusedError(UNAUTHENTICATED, "send 'Authorization: Bearer <api_key>'")
-
-    async def _read(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-        """The whole body, given up as soon as it is longer than allowed."""
-        announced = headers.get(b"content-length", b"")
-        if announced.isdigit() and int(announced) > self._max_request:
-            raise too_large(self._max_request)
-        event = await receive()
-        if event["type"] == "http.disconnect":
-            raise _ClientGoneError
-        body = event.get("body", b"")
-        if not event.get("more_body"):
-            if len(body) > self._max_request:
-                raise too_large(self._max_request)
-            return body
-        parts, size = [body], len(body)
-        while event.get("more_body"):
-            event = await receive()
-            if event["type"] == "http.disconnect":
-                raise _ClientGoneError
-            parts.append(event.get("body", b""))
-            size += len(parts[-1])
-            if size > self._max_request:
-                raise too_large(self._max_request)
-        return b"".join(parts)
-
-
-class _ClientGoneError(Exception):
-    """Nobody is left to answer."""
 
 
 async def _refuse(send: Send, refusal: RefusedError, encoding: Encoding) -> None:
