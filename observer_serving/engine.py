@@ -16,6 +16,7 @@ from dataclasses import replace
 from observer_core.decisions import Decision
 from observer_core.errors import ObserverError
 from observer_serving.assemble import AssembledTrace, Assembler, split_ids
+from observer_serving.beside import Beside
 from observer_serving.buffer.received import JsonTrace
 from observer_serving.buffer.record import DecisionRecord, Recorded
 from observer_serving.buffer.wal import Logged
@@ -23,11 +24,13 @@ from observer_serving.candidate import Candidate, from_json, from_spans, unreada
 from observer_serving.clock import Clock
 from observer_serving.decide import Decider
 from observer_serving.deliver import Decided, Delivery, LatePiece
+from observer_serving.evaluate import Evaluated
 from observer_serving.export import ExportOutcome
 from observer_serving.logs import DECISIONS
 from observer_serving.metrics import Metrics
 from observer_serving.receive.wire import Piece
-from observer_serving.score import Scored, ScoringThread
+from observer_serving.score import Scored, Scoring, ShadowScore
+from observer_serving.score.lane import earliest
 from observer_serving.stats import Stats
 
 log = logging.getLogger(__name__)
@@ -38,7 +41,7 @@ _RETRY_SECONDS = 1.0
 _DISK_ERRORS = (OSError, ObserverError, sqlite3.Error)
 
 
-Event = Logged | list[Scored] | ExportOutcome | None
+Event = Logged | list[Scored] | list[Evaluated] | ShadowScore | ExportOutcome | None
 
 
 class Engine:
@@ -48,7 +51,8 @@ class Engine:
         self,
         *,
         assembler: Assembler,
-        scoring: ScoringThread,
+        scoring: Scoring,
+        beside: Beside,
         decider: Decider,
         record: DecisionRecord,
         delivery: Delivery,
@@ -60,6 +64,7 @@ class Engine:
     ) -> None:
         self._assembler = assembler
         self._scoring = scoring
+        self._beside = beside
         self._decider = decider
         self._record = record
         self._delivery = delivery
@@ -153,9 +158,9 @@ class Engine:
     def _wait(self) -> list[Event]:
         """The next events, after at most the time until something is due."""
         write_down = self._delivery.next_due() if self._retry_at is None else self._retry_at
-        due = [self._assembler.next_due(), self._scoring.next_deadline(), write_down]
-        earliest = min((moment for moment in due if moment is not None), default=None)
-        timeout = None if earliest is None else max(0.0, earliest - self._clock.monotonic())
+        due = [self._assembler.next_due(), self._scoring.next_deadline(), self._beside.next_deadline(), write_down]
+        first = earliest(due)
+        timeout = None if first is None else max(0.0, first - self._clock.monotonic())
         events: list[Event] = []
         try:
             events.append(self._events.get(timeout=timeout))
@@ -177,7 +182,8 @@ class Engine:
                 log.exception("a fault while handling %s", type(event).__name__)
         for assembled in self._assembler.due(now):
             self._complete(assembled)
-        self._scored.extend(self._scoring.expire(now))
+        self._scored.extend(self._beside.scored(self._scoring.expire(now)))
+        self._scored.extend(self._beside.expire(now))
         self._write_down(now)
         self._show()
 
@@ -190,7 +196,11 @@ class Engine:
             for item in items:
                 self._receive(event, item, now, age=0.0, decided=item.trace_id in decided)
         elif isinstance(event, list):
-            self._scored.extend(event)
+            scored = [one for one in event if isinstance(one, Scored)]
+            evaluated = [one for one in event if isinstance(one, Evaluated)]
+            self._scored.extend(self._beside.scored(scored) + self._beside.evaluated(evaluated))
+        elif isinstance(event, ShadowScore):
+            self._beside.shadowed(event)
         elif isinstance(event, ExportOutcome):
             self._outcomes.append(event)
 
@@ -240,8 +250,9 @@ class Engine:
         self._in_flight[trace_id] = []
         self._held_bytes += len(candidate.data)
         self._held_spans += candidate.spans + candidate.duplicates
+        self._beside.submit(candidate)
         if candidate.trace is None:
-            self._scored.append(self._scoring.unreadable(candidate))
+            self._scored.extend(self._beside.scored([self._scoring.unreadable(candidate)]))
         else:
             self._scoring.submit(candidate)
 
@@ -255,6 +266,8 @@ class Engine:
                 self._scored.popleft()
             if self._decided:
                 self._record_decisions(now)
+            if self._beside.late:
+                self._delivery.note_shadows(self._beside.late)
             self._delivery.run(now)
             if self._outcomes:
                 self._delivery.note_outcomes(self._outcomes)

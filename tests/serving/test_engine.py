@@ -14,6 +14,7 @@ from observer_core.errors import ObserverError
 from observer_core.policy import read_policy
 from observer_core.traces.trace import Trace
 from observer_serving.assemble import Assembler, AssemblyLimits
+from observer_serving.beside import Beside
 from observer_serving.buffer.received import JsonTrace, Received
 from observer_serving.buffer.record import DecisionRecord
 from observer_serving.buffer.wal import Logged
@@ -24,7 +25,7 @@ from observer_serving.engine import Engine
 from observer_serving.export import ExporterStats, ExportItem
 from observer_serving.metrics import Metrics
 from observer_serving.receive.wire import cut
-from observer_serving.score import ScoringThread
+from observer_serving.score import LoadedModel, ModelChoice, Scoring, Stage
 from observer_serving.spool import Spool
 from observer_serving.stats import Stats
 
@@ -86,14 +87,9 @@ class Bench:
     def open(self) -> None:
         """As a process does at start."""
         self.record = DecisionRecord(self.folder / "decisions.sqlite")
-        self.decider = Decider(self.folder, self.policy, self.clock)
-        self.scoring = ScoringThread(
-            self.scorer,
-            lambda scored: self.engine.put(scored),
-            self.clock,
-            self.metrics,
-            deadline=DEADLINE,
-            max_batch=4,
+        self.decider = Decider(self.folder, {"": self.policy}, self.clock)
+        self.scoring = Scoring(
+            {"": self.model()}, lambda event: self.engine.put(event), self.clock, self.metrics
         )
         self.delivery = Delivery(
             self.record,
@@ -107,6 +103,7 @@ class Bench:
         self.engine = Engine(
             assembler=Assembler(AssemblyLimits(quiet_period=2, timeout=60)),
             scoring=self.scoring,
+            beside=Beside(None, self.clock, self.metrics),
             decider=self.decider,
             record=self.record,
             delivery=self.delivery,
@@ -116,6 +113,10 @@ class Bench:
             stats=Stats(0.0),
             max_age=58,
         )
+
+    def model(self, scorer: FixedScorer | None = None) -> LoadedModel:
+        """A scorer as the service would have loaded it."""
+        return LoadedModel(ModelChoice(), Stage(scorer or self.scorer, deadline=DEADLINE, max_batch=4))
 
     def crash(self) -> None:
         """Lose everything in memory and read the log back."""
@@ -212,7 +213,7 @@ def test_a_scorer_that_hangs_is_given_up_and_its_late_answer_changes_nothing(ben
             assert bench.scoring.stalled()
             return super().score(traces)
 
-    bench.scoring.use(Hangs())
+    bench.scoring.route().use(bench.model(Hangs()))
     bench.receive(*first)
     bench.settle()
     bench.settle()
