@@ -16,23 +16,21 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import numpy as np
-import orjson
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from observer_core.rewards import builtin_rewards, rouge_l
-from observer_core.rollouts.emit import EmitOptions, emit
-from observer_core.rollouts.features import extract
-from observer_core.rollouts.findings import analyze
-from observer_core.rollouts.reading import RolloutLog
-from observer_core.rollouts.regrade import GradeOptions, regrade
+# What is measured is imported where it is used: the grading processes import this script again when they start, as
+# they import the light `observer` command in life.
 
 BLOCK = 8000
 
 
 def make_log(path: Path, rows: int, *, words: int = 120, seed: int = 0) -> None:
     """A log of `rows` completions of about `words` words, eight to a step; texts repeat every `BLOCK` rows."""
+    import numpy as np
+    import orjson
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from observer_core.rewards import builtin_rewards
+
     rng = random.Random(seed)
     vocabulary = ["".join(rng.choices("abcdefghijklmnop", k=rng.randint(3, 9))) for _ in range(3000)]
     tasks = [" ".join(rng.choices(vocabulary, k=words)) for _ in range(100)]
@@ -75,6 +73,10 @@ def timed(call: Callable[[], object]) -> dict[str, float]:
 
 
 def bench_regrade(folder: Path) -> dict[str, object]:
+    from observer_core.rewards import builtin_rewards
+    from observer_core.rollouts.reading import RolloutLog
+    from observer_core.rollouts.regrade import GradeOptions, regrade
+
     make_log(folder / "log.parquet", 50_000)
     log = RolloutLog(folder / "log.parquet")
     runs: dict[int, list[dict[str, float]]] = {1: [], 2: []}
@@ -96,6 +98,8 @@ def bench_regrade(folder: Path) -> dict[str, object]:
 
 def bench_rouge(_folder: Path) -> dict[str, object]:
     from rouge_score.rouge_scorer import RougeScorer
+
+    from observer_core.rewards import rouge_l
 
     rng = random.Random(0)
     words = [f"w{i}" for i in range(400)]
@@ -132,6 +136,11 @@ def bench_emit(folder: Path) -> dict[str, object]:
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    from observer_core.rewards import builtin_rewards
+    from observer_core.rollouts.emit import EmitOptions, emit
+    from observer_core.rollouts.reading import RolloutLog
+    from observer_core.rollouts.regrade import GradeOptions
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Sink)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -203,6 +212,10 @@ BENCHMARKS = {"rouge": bench_rouge, "regrade": bench_regrade, "emit": bench_emit
 
 def main(arguments: list[str]) -> None:
     if arguments[:1] == ["_analyze"]:
+        from observer_core.rollouts.features import extract
+        from observer_core.rollouts.findings import analyze
+        from observer_core.rollouts.reading import RolloutLog
+
         analysis = analyze(extract(RolloutLog(Path(arguments[1]))))
         print(len(analysis.features), [f.sentence for f in analysis.findings], file=sys.stderr)
         return

@@ -17,8 +17,9 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "citations": ("citations",),
     "truncated": ("truncated", "is_truncated", "finish_reason"),
 }
-"""Canonical column → names looked for in turn, when the setting is left alone. `input`, `output`, `gts` and `score`
-are verl's; `prompt`, `response`, `label` and `reward` OpenRLHF's."""
+"""Canonical column → names looked for in turn, when the setting is left alone. verl's `trainer.rollout_data_dir` writes
+`<step>.jsonl` with `input`, `output`, `gts`, `score`, `step` and what its reward function adds; OpenRLHF's batch
+inference writes `input`, `output` and `reward`."""
 
 NOT_REWARDS = frozenset(
     {
@@ -32,6 +33,11 @@ NOT_REWARDS = frozenset(
         "tokens",
         "num_tokens",
         "completion_length",
+        "prompt_length",
+        "response_length",
+        "prompt_tokens",
+        "response_tokens",
+        "num_turns",
         "rollout_n",
         "sample_index",
     }

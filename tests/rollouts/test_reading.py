@@ -65,8 +65,12 @@ def test_trl_parquet_with_messages_joined_with_the_data_set(tmp_path: Path):
 
 
 def test_verl_and_openrlhf_lines(tmp_path: Path):
-    verl = write_jsonl(tmp_path / "12.jsonl", [{"input": "Q", "output": "A", "gts": "G", "score": 1, "acc": 0.5}])
-    (row,) = rows(RolloutLog(verl))
+    verl = write_jsonl(
+        tmp_path / "12.jsonl", [{"input": "Q", "output": "A", "gts": "G", "score": 1, "acc": 0.5, "num_turns": 3}]
+    )
+    log = RolloutLog(verl)
+    (row,) = rows(log)
+    assert log.rewards == ("score", "acc")
     assert (row["step"], row["prompt"], row["completion"], row["reference"]) == (12, "Q", "A", "G")
     assert (row["logged.score"], row["logged.acc"]) == (1.0, 0.5)
     openrlhf = write_jsonl(

@@ -2,11 +2,12 @@ import json
 from pathlib import Path
 
 import numpy as np
+import orjson
 import pyarrow.parquet as pq
 import pytest
 
 from observer_core.errors import InputError
-from observer_core.rewards import find_rewards
+from observer_core.rewards import builtin_rewards, find_rewards
 from observer_core.rollouts.fidelity import Fidelity
 from observer_core.rollouts.reading import RolloutLog
 from observer_core.rollouts.regrade import GradeOptions, previous_revisions, regrade, rewards_for
@@ -119,3 +120,19 @@ def test_drift_of_missing_scores_fails_the_gate():
     assert gate.rewards["r"].first_rows == [2]
     assert not gate.holds
     assert not Fidelity().holds, "nothing compared is not agreement"
+
+
+def test_ten_megabyte_completions_are_graded_like_any_other(tmp_path: Path):
+    answer = orjson.dumps({"answer": "w1 " * 3_300_000, "cited_artifacts": ["d"], "confidence": 0.5}).decode()
+    short = orjson.dumps({"answer": "w1 w2", "cited_artifacts": ["d"], "confidence": 0.5}).decode()
+    texts = [short, answer, "{" * 10_000_000, '{"answer": "' + "x" * 10_000_000, short]
+    lines = [{"step": 1, "prompt": "Q", "completion": t, "reference": "w1 w2", "citations": ["d"]} for t in texts]
+    (tmp_path / "log.jsonl").write_bytes(b"\n".join(map(orjson.dumps, lines)))
+    rewards = builtin_rewards()
+    graded = regrade(RolloutLog(tmp_path / "log.jsonl"), rewards, GradeOptions(workers=2), out=tmp_path / "out")
+    table = pq.read_table(tmp_path / "out" / "regraded.parquet").to_pylist()
+    assert graded.rows == len(texts)
+    assert not graded.failures
+    assert [row["parse_error"] is None for row in table] == [True, True, False, False, True]
+    assert table[0]["quality"] == table[4]["quality"] == 1.0
+    assert 0 < table[1]["quality"] < 1e-5
