@@ -202,6 +202,9 @@ class Switchboard:
             if active.policy is None:
                 raise InputError(f"project {scope!r} has no policy of its own; add projects.{scope}.policy")
             policy = _with_key(data, active.policy)
+            unknown = self._settings.unknown_evaluators(policy)
+            if unknown:
+                raise InputError(f"policy.rules: no evaluator is named {unknown[0]!r}; add it to observer.yaml")
             self._active[scope] = replace(active, policy=policy)
             self._save()
             self._decider.use(policy, scope)

@@ -51,11 +51,22 @@ class Settings(Section):
                 raise ValueError(
                     f"listen.{name}: {address} can be reached from other machines; set api_key or listen on 127.0.0.1"
                 )
+        for scope in self.scopes():
+            policy = self.policy_of(scope)
+            unknown = self.unknown_evaluators(policy) if policy else []
+            if unknown:
+                where = f"projects.{scope}.policy" if scope else "policy"
+                raise ValueError(f"{where}.rules: no evaluator is named {unknown[0]!r}; add it to evaluators.rewards")
         names = [exporter.name for exporter in self.exporters]
         repeated = next((name for name in names if names.count(name) > 1), None)
         if repeated is not None:
             raise ValueError(f"exporters: two are named {repeated!r}; rename one")
         return self
+
+    def unknown_evaluators(self, policy: Policy) -> list[str]:
+        """Evaluators that a policy's rules look at and the settings do not have."""
+        wanted = {name for rule in policy.rules for name in rule.when.evaluators}
+        return sorted(wanted - self.evaluators.rewards.keys())
 
     def scorer_of(self, scope: str) -> ScorerSettings | None:
         """The scorer settings that a scope has of its own; the service always has some."""
