@@ -21,10 +21,11 @@ import pyarrow as pa
 
 from observer_core.errors import InputError
 from observer_core.home import Home
-from observer_serving.active import Switchboard, load_model, read_active
+from observer_serving.active import Switchboard, load_models, policies_of, read_active
 from observer_serving.api.app import build_api
 from observer_serving.api.parts import Parts
 from observer_serving.assemble import Assembler
+from observer_serving.beside import Beside
 from observer_serving.buffer.record import DecisionRecord
 from observer_serving.buffer.wal import WriteAheadLog
 from observer_serving.clock import Clock, SystemClock
@@ -32,6 +33,7 @@ from observer_serving.config import ExporterSettings, Settings, split_address
 from observer_serving.decide import Decider
 from observer_serving.deliver import Delivery
 from observer_serving.engine import Engine
+from observer_serving.evaluate import Evaluators
 from observer_serving.export import ExportOptions, OtlpHttpExporter
 from observer_serving.export.queue import EXPORT_FOLDER
 from observer_serving.listen import GrpcListener, HttpListener, bind
@@ -40,7 +42,7 @@ from observer_serving.receive.grpc import build_server
 from observer_serving.receive.http import OtlpHttp
 from observer_serving.receive.protocol import OtlpProtocol
 from observer_serving.receive.receiver import Gate, Receiver
-from observer_serving.score import ScoringThread
+from observer_serving.score import Scoring
 from observer_serving.spool import Spool
 from observer_serving.stats import Stats
 
@@ -73,7 +75,7 @@ class App:
         }
         metrics, stats = Metrics(), Stats(clock.monotonic())
         active = read_active(self._folder, settings)
-        loaded = load_model(active.model)
+        models = load_models(active, settings)
         self.record = DecisionRecord(self._folder / RECORD_FILE)
         self.wal = WriteAheadLog(
             home.ensure(settings.buffer.dir or self._folder / WAL_FOLDER),
@@ -83,14 +85,13 @@ class App:
             max_age=settings.buffer.max_age,
             max_waiting_bytes=settings.receive.max_waiting,
         )
-        decider = Decider(self._folder, active.policy, clock, initial_scores=loaded.validation_scores)
-        self.scoring = ScoringThread(
-            loaded.scorer,
-            lambda scored: self.engine.put(scored),
-            clock,
-            metrics,
-            deadline=settings.scorer.deadline,
-            max_batch=settings.scorer.max_batch,
+        scores = {scope: model.validation_scores for scope, model in models.items()}
+        decider = Decider(self._folder, policies_of(active), clock, initial_scores=scores)
+        self.scoring = Scoring(models, lambda event: self.engine.put(event), clock, metrics)
+        self._evaluators = (
+            Evaluators(settings.evaluators, lambda evaluated: self.engine.put(evaluated), metrics)
+            if settings.evaluators.rewards
+            else None
         )
         self._spool = Spool(home.ensure(home.spool), max_rows=settings.spool.max_rows, max_age_s=settings.spool.max_age)
         self.exporters = [self._exporter(one) for one in settings.exporters]
@@ -106,6 +107,7 @@ class App:
         self.engine = Engine(
             assembler=Assembler(settings.assembly.limits()),
             scoring=self.scoring,
+            beside=Beside(self._evaluators, clock, metrics),
             decider=decider,
             record=self.record,
             delivery=delivery,
@@ -129,7 +131,9 @@ class App:
             engine=self.engine,
             scoring=self.scoring,
             decider=decider,
-            switchboard=Switchboard(self._folder, active, self.scoring, decider, clock, metrics),
+            switchboard=Switchboard(
+                self._folder, settings, active, self.scoring, decider, clock, metrics, keep_uploads=3
+            ),
             exporters=self.exporters,
             metrics=metrics,
             stats=stats,
@@ -181,6 +185,8 @@ class App:
         # pyarrow imports pandas at its first conversion, where it is installed: a second, but not while deciding.
         threading.Thread(target=pa.array, args=([None],), daemon=True).start()
         self.scoring.start()
+        if self._evaluators is not None:
+            self._evaluators.start()
         for exporter in self.exporters:
             exporter.start()
         self.engine.start()
@@ -205,6 +211,8 @@ class App:
         self.addresses = {}
         self.wal.close()
         self.scoring.stop()
+        if self._evaluators is not None:
+            self._evaluators.stop()
         self.record.close()
         os.close(self._lock)
 

@@ -16,6 +16,7 @@ from observer_serving.candidate import Candidate, parse_spans
 from observer_serving.export import Exporter, ExportItem, ExportOutcome, decorate_root
 from observer_serving.metrics import Metrics
 from observer_serving.receive.wire import Piece, split_ids
+from observer_serving.score import ShadowScore
 from observer_serving.spool import Spool
 
 log = logging.getLogger(__name__)
@@ -119,6 +120,15 @@ class Delivery:
         self._unsettled = []
         for segment, items in held.items():
             self._release(segment, items)
+
+    def note_shadows(self, late: deque[ShadowScore]) -> None:
+        """Write shadow scores that came after their decision into the record, and into the spool's row if no file has
+        it yet; takes them off `late` as it goes."""
+        self._record.add_shadows([(score.trace_id, score.name, score.record) for score in late])
+        while late:
+            score = late.popleft()
+            if not self._spool.add_shadow(score.trace_id, score.name, score.record):
+                self._metrics.shadow_scores.labels(score.name, "late").inc()
 
     def note_outcomes(self, outcomes: deque[ExportOutcome]) -> None:
         """Write what became of exports into record and spool; takes them off `outcomes` as it goes."""

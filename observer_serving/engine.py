@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from observer_core.decisions import Decision
 from observer_core.errors import ObserverError
 from observer_serving.assemble import AssembledTrace, Assembler
+from observer_serving.beside import Beside
 from observer_serving.buffer.protocol import Logged
 from observer_serving.buffer.received import JsonTrace
 from observer_serving.buffer.record import DecisionRecord, Recorded
@@ -24,11 +25,13 @@ from observer_serving.candidate import Candidate, from_json, from_spans, unreada
 from observer_serving.clock import Clock
 from observer_serving.decide import Decider
 from observer_serving.deliver import Decided, Delivery, LatePiece
+from observer_serving.evaluate import Evaluated
 from observer_serving.export import ExportOutcome
 from observer_serving.logs import DECISIONS
 from observer_serving.metrics import Metrics
 from observer_serving.receive.wire import Piece, split_ids
-from observer_serving.score import Scored, ScoringThread
+from observer_serving.score import Scored, Scoring, ShadowScore
+from observer_serving.score.lane import earliest
 from observer_serving.stats import Stats
 
 log = logging.getLogger(__name__)
@@ -64,7 +67,7 @@ class _Forget:
     covers: Callable[[bytes], bool]
 
 
-Event = Logged | _Again | _Resumed | _Forget | list[Scored] | ExportOutcome | None
+Event = Logged | _Again | _Resumed | _Forget | list[Scored] | list[Evaluated] | ShadowScore | ExportOutcome | None
 
 
 @dataclass(slots=True)
@@ -82,7 +85,8 @@ class Engine:
         self,
         *,
         assembler: Assembler,
-        scoring: ScoringThread,
+        scoring: Scoring,
+        beside: Beside,
         decider: Decider,
         record: DecisionRecord,
         delivery: Delivery,
@@ -102,6 +106,7 @@ class Engine:
         """
         self._assembler = assembler
         self._scoring = scoring
+        self._beside = beside
         self._decider = decider
         self._record = record
         self._delivery = delivery
@@ -226,8 +231,9 @@ class Engine:
         self._metrics.spans_moved.inc(spans)
 
     def _give_up(self, trace_id: bytes) -> int:
-        """Forget a trace that is complete and not yet on record; returns its spans."""
+        """Take a trace off those that are complete and not yet on record; returns its spans."""
         gone = self._in_flight.pop(trace_id)
+        self._beside.forget(gone.candidate.trace_id)
         spans = gone.candidate.spans + gone.candidate.duplicates
         self._held_bytes -= len(gone.candidate.data)
         self._held_spans -= spans
@@ -249,9 +255,9 @@ class Engine:
     def _wait(self) -> list[Event]:
         """The next events, after at most the time until something is due."""
         write_down = self._delivery.next_due() if self._retry_at is None else self._retry_at
-        due = [self._assembler.next_due(), self._scoring.next_deadline(), write_down]
-        earliest = min((moment for moment in due if moment is not None), default=None)
-        timeout = None if earliest is None else max(0.0, earliest - self._clock.monotonic())
+        due = [self._assembler.next_due(), self._scoring.next_deadline(), self._beside.next_deadline(), write_down]
+        first = earliest(due)
+        timeout = None if first is None else max(0.0, first - self._clock.monotonic())
         events: list[Event] = []
         try:
             events.append(self._events.get(timeout=timeout))
@@ -273,7 +279,8 @@ class Engine:
                 log.exception("a fault while handling %s", type(event).__name__)
         for assembled in self._assembler.due(now):
             self._complete(assembled)
-        self._scored.extend(self._scoring.expire(now))
+        self._scored.extend(self._beside.scored(self._scoring.expire(now)))
+        self._scored.extend(self._beside.expire(now))
         self._write_down(now)
         self._show()
 
@@ -293,7 +300,11 @@ class Engine:
         elif isinstance(event, _Forget):
             self._forget(event)
         elif isinstance(event, list):
-            self._scored.extend(event)
+            scored = [one for one in event if isinstance(one, Scored)]
+            evaluated = [one for one in event if isinstance(one, Evaluated)]
+            self._scored.extend(self._beside.scored(scored) + self._beside.evaluated(evaluated))
+        elif isinstance(event, ShadowScore):
+            self._beside.shadowed(event)
         elif isinstance(event, ExportOutcome):
             self._outcomes.append(event)
 
@@ -343,8 +354,9 @@ class Engine:
         self._in_flight[trace_id] = _InFlight(candidate)
         self._held_bytes += len(candidate.data)
         self._held_spans += candidate.spans + candidate.duplicates
+        self._beside.submit(candidate)
         if candidate.trace is None:
-            self._scored.append(self._scoring.unreadable(candidate))
+            self._scored.extend(self._beside.scored([self._scoring.unreadable(candidate)]))
         else:
             self._scoring.submit(candidate)
 
@@ -359,6 +371,8 @@ class Engine:
                 self._scored.popleft()
             if self._decided:
                 self._record_decisions(now)
+            if self._beside.late:
+                self._delivery.note_shadows(self._beside.late)
             self._delivery.run(now)
             if self._outcomes:
                 self._delivery.note_outcomes(self._outcomes)

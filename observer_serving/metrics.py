@@ -39,6 +39,11 @@ class Metrics:
         self.completed = counter("traces_completed", "Traces that left assembly, by why", "complete_reason")
         self.bytes_received = counter("bytes_received", "Bytes of the spans received, uncompressed")
         self.scorer_failures = counter("scorer_failures", "Traces the scorer gave no usable score", "kind")
+        self.shadow_scores = counter("shadow_scores", "Traces given to shadow scorers, by outcome", "name", "outcome")
+        self.cascade = counter("cascade", "Traces scored in a cascade, by the stage whose score stands", "stage")
+        self.evaluator_failures = counter(
+            "evaluator_failures", "Values that evaluators did not give, by why", "evaluator", "kind"
+        )
         self.normalise_failures = counter("normalise_failures", "Traces that could not be read as an agent run")
         self.model_switches = counter("model_switches", "Switches of the model, by result", "result")
         self.keep_probability = counter("keep_probability_sum", "Sum of the keep probabilities of all decisions")

@@ -13,15 +13,14 @@ from observer_core.home import Home
 from observer_core.traces.jsonl import parse_trace
 from observer_core.traces.otlp import decode_request, split_by_trace
 from observer_core.traces.to_spans import wire_trace_id
-from observer_serving.active import ModelChoice, load_model
 from observer_serving.assemble import AssembledTrace
 from observer_serving.buffer.received import JsonTrace
 from observer_serving.candidate import Candidate, from_json, from_spans
 from observer_serving.clock import SystemClock
-from observer_serving.config import ExporterSettings, Settings
+from observer_serving.config import SERVICE, ExporterSettings, Settings
 from observer_serving.decide import Decider
 from observer_serving.export import ExportItem, ExportOutcome, OtlpHttpExporter, decorate_root
-from observer_serving.score import Scored
+from observer_serving.score import ModelChoice, Scored, load_model
 
 EXPORT_TIMEOUT_S = 30.0
 
@@ -63,12 +62,14 @@ def read_candidate(data: bytes, *, source: str) -> Candidate:
 
 def decide_once(candidate: Candidate, choice: ModelChoice, settings: Settings, home: Home) -> Decision:
     """Score and decide a candidate as the service over `home` would at this moment; nothing is counted."""
-    loaded = load_model(choice)
-    folder = home.ensure(home.serving)
-    decider = Decider(folder, settings.policy, SystemClock(), initial_scores=loaded.validation_scores)
+    loaded = load_model(choice, settings.scorer, shadows=False)
+    policies = {scope: policy for scope in settings.scopes() if (policy := settings.policy_of(scope)) is not None}
+    scores = {SERVICE: loaded.validation_scores}
+    decider = Decider(home.ensure(home.serving), policies, SystemClock(), initial_scores=scores)
     assert candidate.trace is not None
-    (score,) = loaded.scorer.score([candidate.trace])
-    return decider.preview(Scored(candidate, score, None, loaded.scorer.model, loaded.scorer.model_version))
+    scorer = loaded.first.scorer
+    (score,) = scorer.score([candidate.trace])
+    return decider.preview(Scored(candidate, score, None, scorer.model, scorer.model_version))
 
 
 def export_once(candidate: Candidate, decision: Decision, back_end: ExporterSettings) -> ExportOutcome:

@@ -37,6 +37,7 @@ def test_arrows_point_one_way(package: str):
     "module",
     [
         "observer_core",
+        "observer_core.decision.jev.scorer",
         "observer_serving",
         "observer_pipeline.cli",
     ],

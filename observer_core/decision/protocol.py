@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from observer_core.decision.confidence import choice_confidence, score_confidence
 from observer_core.errors import InputError
 from observer_core.questions import Question
 from observer_core.traces.trace import Trace
@@ -25,19 +26,36 @@ class Answer:
         """P(true) of a noul."""
         return self.probabilities["true"]
 
+    @property
+    def confidence(self) -> float | None:
+        """System One's confidence, from the probabilities; a noul has none."""
+        if self.type == "noul":
+            return None
+        formula = choice_confidence if self.type == "choice" else score_confidence
+        return formula(list(self.probabilities.values()))
+
     def to_json(self) -> dict[str, Any]:
-        """The System One answer object without legend and confidence."""
+        """The System One answer object without a score's legend."""
         if self.type == "noul":
             return {"type": "noul", "noul": self.noul}
         best = max(self.probabilities, key=self.probabilities.__getitem__)
         if self.type == "choice":
-            return {"type": "choice", "choice": best, "probabilities": self.probabilities}
+            return {
+                "type": "choice",
+                "choice": best,
+                "probabilities": self.probabilities,
+                "confidence": self.confidence,
+            }
         mean = sum(int(level) * p for level, p in self.probabilities.items())
-        return {"type": "score", "score": mean, "probabilities": self.probabilities}
+        return {"type": "score", "score": mean, "probabilities": self.probabilities, "confidence": self.confidence}
 
 
 class ContextOverflowError(InputError):
     """A state, question or set of options does not fit the model's window."""
+
+
+class NotRunError(InputError):
+    """A scorer that cannot be asked here (no key, nothing configured). Reports say 'not run' with this reason."""
 
 
 @dataclass(frozen=True, slots=True)

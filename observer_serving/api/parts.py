@@ -13,7 +13,7 @@ from observer_serving.engine import Engine
 from observer_serving.export import Exporter
 from observer_serving.metrics import Metrics
 from observer_serving.receive.receiver import Gate, Receiver
-from observer_serving.score import ScoringThread
+from observer_serving.score import Scoring
 from observer_serving.stats import Stats
 
 
@@ -27,7 +27,7 @@ class Parts:
     record: DecisionRecord
     wal: Buffer
     engine: Engine
-    scoring: ScoringThread
+    scoring: Scoring
     decider: Decider
     switchboard: Switchboard
     exporters: Sequence[Exporter]

@@ -133,6 +133,14 @@ class DecisionRecord:
                 "UPDATE decisions SET exported = 1 WHERE trace_id = ?", [(bytes.fromhex(i),) for i in trace_ids]
             )
 
+    def add_shadows(self, scores: Sequence[tuple[str, str, dict[str, Any]]]) -> None:
+        """Complete decisions (trace ids in hex) by what a shadow scorer of that name says."""
+        with self._transaction():
+            self._db.executemany(
+                "UPDATE decisions SET shadow = json_patch(shadow, ?) WHERE trace_id = ?",
+                [(orjson.dumps({name: score}).decode(), bytes.fromhex(trace_id)) for trace_id, name, score in scores],
+            )
+
     def settle(self, delivered: Sequence[tuple[int, str]]) -> None:
         """Say which rows, and so all before them, the exporters' own queues have and the spool has sealed."""
         row = max(row for row, _ in delivered)

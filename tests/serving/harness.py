@@ -161,11 +161,13 @@ def summed(metrics: dict[str, float], name: str) -> float:
     return sum(value for key, value in metrics.items() if key == name or key.startswith(name + "{"))
 
 
-def make_request(*traces: tuple[bytes, list[bytes]], question: str = "Which river?") -> ExportTraceServiceRequest:
+def make_request(
+    *traces: tuple[bytes, list[bytes]], question: str = "Which river?", service: str = "agent"
+) -> ExportTraceServiceRequest:
     """An export request: per trace an id and span ids, the first of them the root."""
     request = ExportTraceServiceRequest()
     resource_spans = request.resource_spans.add(schema_url="https://opentelemetry.io/schemas/1.30.0")
-    resource_spans.resource.attributes.add(key="service.name").value.string_value = "agent"
+    resource_spans.resource.attributes.add(key="service.name").value.string_value = service
     scope_spans = resource_spans.scope_spans.add()
     scope_spans.scope.name = "test"
     now = time.time_ns()

@@ -88,6 +88,8 @@ def test_kept_traces_reach_the_back_end_with_the_decision_on_the_root(service, b
     from_json = [s for s in back_end.spans() if s.trace_id.hex() == posted]
     kinds = sorted(str(attributes(s)["openinference.span.kind"]) for s in from_json)
     assert kinds == ["AGENT", "TOOL"]
+    agent = next(s for s in from_json if not s.parent_span_id)
+    assert attributes(agent)["observer.trace_id"] == posted
     wait_until(lambda: live.get(f"/v1/decisions/{posted}")["exported"])
     assert_balanced(live)
 

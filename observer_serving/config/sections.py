@@ -1,0 +1,113 @@
+"""The sections of `observer.yaml` around the model and the policy."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, SecretStr, model_validator
+
+from observer_core.durations import Duration
+from observer_core.policy import Policy
+from observer_serving.assemble import AssemblyLimits
+from observer_serving.config.scorers import ScorerSettings
+from observer_serving.config.values import Address, Name, Section, Size
+
+
+class Listen(Section):
+    """Addresses as `host:port`; null switches a listener off, port 0 takes a free one."""
+
+    api: Address | None = Field(default="127.0.0.1:8080", description="JSON API, dashboard, metrics, health")
+    otlp_http: Address | None = Field(default="127.0.0.1:4318", description="OTLP over HTTP")
+    otlp_grpc: Address | None = Field(default="127.0.0.1:4317", description="OTLP over gRPC")
+
+    def addresses(self) -> dict[str, str | None]:
+        """Listener → address."""
+        return {name: getattr(self, name) for name in type(self).model_fields}
+
+
+class BufferSettings(Section):
+    """The write-ahead log."""
+
+    kind: Literal["local"] = Field(default="local", description="`local`: a log on this machine's disk")
+    dir: Path | None = Field(default=None, description="Where it lies; `OBSERVER_HOME/serving/wal` when absent")
+    fsync: bool = Field(default=True, description="Whether the disk has confirmed a request before it is acknowledged")
+    max_bytes: Size = Field(default=8 << 30, description="Above this new requests get 503")
+    max_age: Duration = Field(
+        default=600.0, description="A file is followed by a new one, so that what is dealt with leaves the disk"
+    )
+
+
+class ReceiveSettings(Section):
+    """What one request may hold."""
+
+    traces_path: str = Field(
+        default="/v1/traces", pattern=r"^/[!-~]*[^/]$", description="Where OTLP/HTTP clients post traces to"
+    )
+    max_request: Size = Field(default=64 << 20, description="Largest request, after decompression")
+    max_waiting: Size = Field(default=256 << 20, description="What may wait for the disk before clients get 503")
+
+
+class AssemblySettings(Section):
+    """When a trace is complete."""
+
+    quiet_period: Duration = Field(
+        default=2.0, description="Without a span for so long after the root ended, it is complete"
+    )
+    timeout: Duration = Field(default=60.0, description="Complete at the latest so long after its first span")
+    max_spans: int = Field(default=32_000, ge=1, description="A trace with so many spans is decided at once")
+    max_bytes: Size = Field(default=64 << 20, description="A trace of so many bytes is decided at once")
+    max_open_traces: int = Field(default=100_000, ge=1, description="With more than this the oldest are decided early")
+    max_total_bytes: Size = Field(
+        default=1 << 30, description="Bytes of all open traces; above it the oldest are decided early"
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "AssemblySettings":
+        if self.timeout < self.quiet_period:
+            raise ValueError("timeout must not be shorter than quiet_period")
+        return self
+
+    def limits(self) -> AssemblyLimits:
+        return AssemblyLimits(**{name: getattr(self, name) for name in type(self).model_fields})
+
+
+class SpoolSettings(Section):
+    """When a file of the spool is sealed."""
+
+    max_rows: int = Field(default=10_000, ge=1, description="At so many rows")
+    max_age: Duration = Field(default=60.0, description="When its oldest row is so old")
+
+
+class ExporterSettings(Section):
+    """One back end that kept traces are sent to."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] = Field(description="Its name in metrics and folders")
+    kind: Literal["otlp_http"] = Field(default="otlp_http", description="`otlp_http`")
+    endpoint: str = Field(pattern=r"^https?://", description="URL of the traces route")
+    project: str | None = Field(default=None, description="Phoenix's project, sent as its header")
+    headers: dict[str, SecretStr] = Field(default={}, description="Sent with every request, such as the back end's key")
+    annotate: bool = Field(default=True, description="Whether a Phoenix gets the trace annotation `observer.p_wrong`")
+    traces_per_second: Annotated[float, Field(gt=0)] | None = Field(default=None, description="A bound on the pace")
+
+
+class EvaluatorsSettings(Section):
+    """Rewards that run on live traces: recorded in `evaluators`, usable in rules' `when`."""
+
+    rewards: dict[Name, str] = Field(
+        default={}, description="Name → a built-in reward, an installed one, or `module:function` with TRL's signature"
+    )
+    answers: Literal["text", "json"] = Field(
+        default="text", description="`json`: answers are objects as in training runs"
+    )
+    columns: dict[str, str] = Field(
+        default={},
+        description="Column a reward reads (such as `reference`) → the attribute or JSON field that holds it",
+    )
+    timeout: Duration = Field(default=1.0, description="One call of one evaluator; a hanging one is ended and named")
+    deadline: Duration = Field(default=3.0, description="The longest a decision waits for evaluators")
+
+
+class ProjectSettings(Section):
+    """What differs for one project (`openinference.project.name` of a trace, else its `service.name`)."""
+
+    scorer: ScorerSettings | None = Field(default=None, description="As `scorer`; null: the service's")
+    policy: Policy | None = Field(default=None, description="As `policy`, whole; null: the service's")
