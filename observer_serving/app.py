@@ -38,6 +38,7 @@ from observer_serving.export import ExportOptions, OtlpHttpExporter
 from observer_serving.export.queue import EXPORT_FOLDER
 from observer_serving.listen import GrpcListener, HttpListener, bind
 from observer_serving.metrics import Metrics
+from observer_serving.notify import Notifier, trace_url
 from observer_serving.receive.grpc import build_server
 from observer_serving.receive.http import OtlpHttp
 from observer_serving.receive.receiver import Gate, Receiver
@@ -91,6 +92,11 @@ class App:
             if settings.evaluators.rewards
             else None
         )
+        self._notifier = (
+            Notifier(settings.notify, self._folder, clock, metrics, trace_url=trace_url(settings))
+            if settings.notify.webhooks
+            else None
+        )
         self._spool = Spool(home.ensure(home.spool), max_rows=settings.spool.max_rows, max_age_s=settings.spool.max_age)
         self.exporters = [self._exporter(one) for one in settings.exporters]
         delivery = Delivery(
@@ -115,6 +121,7 @@ class App:
             stats=stats,
             # After a restart a trace waits at least the quiet period: its client may be sending again right now.
             max_age=settings.assembly.timeout - settings.assembly.quiet_period,
+            on_decided=[self._notifier.add] if self._notifier else [],
         )
         self._gate = Gate(settings.assembly.max_total_bytes, lambda: self.engine.backlog_bytes)
         receiver = Receiver(self.wal, self._gate, clock, metrics)
@@ -179,6 +186,8 @@ class App:
         self.scoring.start()
         if self._evaluators is not None:
             self._evaluators.start()
+        if self._notifier is not None:
+            self._notifier.start()
         for exporter in self.exporters:
             exporter.start()
         self.engine.start()
@@ -203,6 +212,8 @@ class App:
         self.scoring.stop()
         if self._evaluators is not None:
             self._evaluators.stop()
+        if self._notifier is not None:
+            self._notifier.stop()
         self.record.close()
         os.close(self._lock)
 

@@ -10,7 +10,7 @@ import queue
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from observer_core.decisions import Decision
@@ -45,7 +45,11 @@ Event = Logged | list[Scored] | list[Evaluated] | ShadowScore | ExportOutcome | 
 
 
 class Engine:
-    """Runs on its own thread after `start`; tests call `step` instead."""
+    """Runs on its own thread after `start`; tests call `step` instead.
+
+    Args:
+        on_decided: told of every decision once it is on disk; must neither block nor raise.
+    """
 
     def __init__(
         self,
@@ -61,6 +65,7 @@ class Engine:
         metrics: Metrics,
         stats: Stats,
         max_age: float,
+        on_decided: Sequence[Callable[[Decision, Candidate], None]] = (),
     ) -> None:
         self._assembler = assembler
         self._scoring = scoring
@@ -73,6 +78,7 @@ class Engine:
         self._metrics = metrics
         self._stats = stats
         self._max_age = max_age
+        self._on_decided = on_decided
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._in_flight: dict[bytes, list[LatePiece]] = {}  # completed, not yet on record; pieces that came meanwhile
         self._held_bytes = self._held_spans = 0  # of those
@@ -301,6 +307,8 @@ class Engine:
         if decision.p_wrong is not None:
             metrics.p_wrong.observe(decision.p_wrong)
         self._stats.decided(decision, now)
+        for tell in self._on_decided:
+            tell(decision, candidate)
         decision_log.info("%s %s", decision.decision, decision.trace_id, extra={"fields": decision.to_json()})
 
     def _show(self) -> None:

@@ -57,6 +57,7 @@ class Metrics:
         self.waiting_traces = gauge("waiting_traces", "Complete traces that wait for the scorer")
         self.held_bytes = gauge("held_bytes", "Bytes of traces not decided yet")
         self.threshold = gauge("threshold", "The threshold on p_wrong that decides now")
+        self.notifications = counter("notifications", "Notes to webhooks, by outcome", "webhook", "outcome")
         self.exports = counter("exports", "Outcomes of exports, by back end", "exporter", "outcome")
 
     def reject_spans(self, count: int) -> None:

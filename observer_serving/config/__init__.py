@@ -14,7 +14,13 @@ from observer_serving.config.scorers import (
     ScorerSettings,
     SystemOneSettings,
 )
-from observer_serving.config.sections import EvaluatorsSettings, ExporterSettings, ProjectSettings
+from observer_serving.config.sections import (
+    EvaluatorsSettings,
+    ExporterSettings,
+    NotifyRule,
+    NotifySettings,
+    ProjectSettings,
+)
 from observer_serving.config.settings import SERVICE, Settings
 from observer_serving.config.values import parse_size, split_address
 
@@ -25,6 +31,8 @@ __all__ = [
     "EvaluatorsSettings",
     "ExporterSettings",
     "LocalSettings",
+    "NotifyRule",
+    "NotifySettings",
     "OneModel",
     "ProjectSettings",
     "ScorerSettings",

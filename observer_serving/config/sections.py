@@ -100,6 +100,54 @@ class EvaluatorsSettings(Section):
     deadline: Duration = Field(default=3.0, description="The longest a decision waits for evaluators")
 
 
+class NotifyRule(Section):
+    """One thing people want to be told of; it resolves by itself."""
+
+    name: str = Field(description="What the note calls it")
+    metric: str = Field(
+        pattern=r"^(high_severity|kept|scorer_failed|overload|p_wrong|evaluator\.[A-Za-z0-9_.-]+)$",
+        description="Per decision: `high_severity`, `kept`, `scorer_failed`, `overload` (0 or 1), `p_wrong`, or "
+        "`evaluator.<name>`",
+    )
+    threshold: float = Field(description="With what the aggregate is compared")
+    compare: Literal[">", ">=", "<", "<="] = Field(default=">=", description="How")
+    aggregate: Literal["sum", "mean", "min", "max"] = Field(
+        default="sum", description="Over the decisions of the window; `mean` of a 0-or-1 metric is a share"
+    )
+    window: Duration = Field(default=600.0, gt=0, description="How far back the rule looks")
+    min_samples: int = Field(default=1, ge=1, description="Decisions the window needs before a mean says anything")
+    project: str | None = Field(default=None, description="Only decisions of this project")
+    resolve_threshold: float | None = Field(default=None, description="Where well begins; the threshold when absent")
+    resolve_after: Duration = Field(default=0.0, description="How long it must be well")
+    severity: Literal["critical", "warning", "info"] = Field(default="warning", description="The note's colour")
+    message: str = Field(default="", description="Added to the note, such as a link to a runbook")
+
+
+class NotifySettings(Section):
+    """Notes to people, by Slack-compatible webhooks."""
+
+    webhooks: dict[Name, SecretStr] = Field(default={}, description="Name → URL")
+    rules: tuple[NotifyRule, ...] = Field(
+        default=(NotifyRule(name="high severity", metric="high_severity", threshold=1),),
+        description="When; by default as soon as a trace of high severity is kept",
+    )
+    trace_url: str | None = Field(
+        default=None,
+        description="Link to a trace, `{trace_id}` in it; by default that of the first Phoenix among the exporters",
+    )
+
+    @model_validator(mode="after")
+    def _named(self) -> "NotifySettings":
+        names = [rule.name for rule in self.rules]
+        repeated = next((name for name in names if names.count(name) > 1), None)
+        if repeated is not None:
+            raise ValueError(f"two rules are named {repeated!r}; rename one")
+        for url in self.webhooks.values():
+            if not url.get_secret_value().startswith(("http://", "https://")):
+                raise ValueError("webhooks: a URL must begin with http:// or https://")
+        return self
+
+
 class ProjectSettings(Section):
     """What differs for one project (`openinference.project.name` of a trace, else its `service.name`)."""
 

@@ -14,6 +14,7 @@ from observer_serving.config.sections import (
     EvaluatorsSettings,
     ExporterSettings,
     Listen,
+    NotifySettings,
     ProjectSettings,
     ReceiveSettings,
     SpoolSettings,
@@ -35,6 +36,7 @@ class Settings(Section):
         default={}, description="Scorer and policy of single projects, by name"
     )
     evaluators: EvaluatorsSettings = Field(default=EvaluatorsSettings(), description="Rewards run on live traces")
+    notify: NotifySettings = Field(default=NotifySettings(), description="Notes to people")
     buffer: BufferSettings = Field(
         default=BufferSettings(), description="What is acknowledged lies here until it is dealt with"
     )
@@ -57,6 +59,9 @@ class Settings(Section):
             if unknown:
                 where = f"projects.{scope}.policy" if scope else "policy"
                 raise ValueError(f"{where}.rules: no evaluator is named {unknown[0]!r}; add it to evaluators.rewards")
+        for rule in self.notify.rules:
+            if rule.metric.startswith("evaluator.") and rule.metric[10:] not in self.evaluators.rewards:
+                raise ValueError(f"notify.rules: no evaluator is named {rule.metric[10:]!r}")
         names = [exporter.name for exporter in self.exporters]
         repeated = next((name for name in names if names.count(name) > 1), None)
         if repeated is not None:
