@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from observer_serving.api.parts import Parts
 from observer_serving.assemble import Assembler
 from observer_serving.beside import Beside
 from observer_serving.buffer.record import DecisionRecord
-from observer_serving.buffer.wal import WriteAheadLog
+from observer_serving.buffer.wal import Logged, WriteAheadLog
 from observer_serving.clock import Clock, SystemClock
 from observer_serving.config import ExporterSettings, Settings, split_address
 from observer_serving.decide import Decider
@@ -42,6 +42,7 @@ from observer_serving.notify import Notifier, trace_url
 from observer_serving.receive.grpc import build_server
 from observer_serving.receive.http import OtlpHttp
 from observer_serving.receive.receiver import Gate, Receiver
+from observer_serving.redact import make_redactor
 from observer_serving.score import Scoring
 from observer_serving.spool import Spool
 from observer_serving.stats import Stats
@@ -124,7 +125,8 @@ class App:
             on_decided=[self._notifier.add] if self._notifier else [],
         )
         self._gate = Gate(settings.assembly.max_total_bytes, lambda: self.engine.backlog_bytes)
-        receiver = Receiver(self.wal, self._gate, clock, metrics)
+        self._redactor = make_redactor(settings.redact, metrics)
+        receiver = Receiver(self.wal, self._gate, clock, metrics, self._redactor)
         parts = Parts(
             version=version("observer-pipeline"),
             receiver=receiver,
@@ -179,7 +181,7 @@ class App:
         """
         if self._grpc is not None and self.settings.listen.otlp_grpc is not None:
             self._listeners["otlp_grpc"] = GrpcListener(self._grpc(), self.settings.listen.otlp_grpc)
-        await asyncio.to_thread(lambda: self.engine.resume(self.wal.replay()))
+        await asyncio.to_thread(lambda: self.engine.resume(self._logged()))
         # pyarrow imports pandas at its first conversion, where it is installed: a second, but not while deciding.
         threading.Thread(target=pa.array, args=([None],), daemon=True).start()
         self.wal.start()
@@ -196,6 +198,10 @@ class App:
             host, _ = split_address(getattr(self.settings.listen, name))
             self.addresses[name] = f"[{host}]:{listener.port}" if ":" in host else f"{host}:{listener.port}"
         log.info("listening", extra={"fields": {"listen": self.addresses}})
+
+    def _logged(self) -> Iterable[Logged]:
+        """What the log holds, as the settings want it read now."""
+        return self.wal.replay() if self._redactor is None else map(self._redactor.logged, self.wal.replay())
 
     async def stop(self) -> None:
         """Drain within the deadline, then stop listening and close everything."""

@@ -35,6 +35,7 @@ class Metrics:
         self.spans_open = gauge("spans_open", "Spans of traces not decided yet")
         self.spans_late = counter("spans_late", "Spans that came after their trace's decision", "decision")
         self.completed = counter("traces_completed", "Traces that left assembly, by why", "complete_reason")
+        self.redacted = counter("redacted", "Texts and attributes replaced before the log, by rule", "rule")
         self.bytes_received = counter("bytes_received", "Bytes of the spans received, uncompressed")
         self.scorer_failures = counter("scorer_failures", "Traces the scorer gave no usable score", "kind")
         self.shadow_scores = counter("shadow_scores", "Traces given to shadow scorers, by outcome", "name", "outcome")

@@ -20,6 +20,7 @@ from observer_serving.config.sections import (
     NotifyRule,
     NotifySettings,
     ProjectSettings,
+    RedactSettings,
 )
 from observer_serving.config.settings import SERVICE, Settings
 from observer_serving.config.values import parse_size, split_address
@@ -35,6 +36,7 @@ __all__ = [
     "NotifySettings",
     "OneModel",
     "ProjectSettings",
+    "RedactSettings",
     "ScorerSettings",
     "Settings",
     "SystemOneSettings",

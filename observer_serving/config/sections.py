@@ -1,5 +1,6 @@
 """The sections of `observer.yaml` around the model and the policy."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -145,6 +146,29 @@ class NotifySettings(Section):
         for url in self.webhooks.values():
             if not url.get_secret_value().startswith(("http://", "https://")):
                 raise ValueError("webhooks: a URL must begin with http:// or https://")
+        return self
+
+
+class RedactSettings(Section):
+    """What is replaced before anything is written down, sent on or scored."""
+
+    patterns: dict[Name, str] = Field(default={}, description="Name → regular expression, searched in every text")
+    attributes: tuple[str, ...] = Field(
+        default=(), description="Attribute keys and JSON fields replaced whole; `*` stands for anything"
+    )
+    replacement: str = Field(default="[redacted]", description="What stands there instead")
+
+    @model_validator(mode="after")
+    def _compile(self) -> "RedactSettings":
+        for name, pattern in self.patterns.items():
+            try:
+                compiled = re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"patterns.{name}: not a regular expression ({error})") from None
+            if compiled.search("") is not None:
+                raise ValueError(f"patterns.{name}: matches the empty text and so everything; write it narrower")
+            if compiled.search(self.replacement) is not None:
+                raise ValueError(f"replacement: is itself matched by patterns.{name}; choose another")
         return self
 
 

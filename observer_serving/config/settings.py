@@ -17,6 +17,7 @@ from observer_serving.config.sections import (
     NotifySettings,
     ProjectSettings,
     ReceiveSettings,
+    RedactSettings,
     SpoolSettings,
 )
 from observer_serving.config.values import Section, is_loopback
@@ -35,6 +36,7 @@ class Settings(Section):
     projects: dict[str, ProjectSettings] = Field(
         default={}, description="Scorer and policy of single projects, by name"
     )
+    redact: RedactSettings = Field(default=RedactSettings(), description="What is never written down")
     evaluators: EvaluatorsSettings = Field(default=EvaluatorsSettings(), description="Rewards run on live traces")
     notify: NotifySettings = Field(default=NotifySettings(), description="Notes to people")
     buffer: BufferSettings = Field(
