@@ -84,7 +84,7 @@ class BudgetThreshold:
         budget._scores.extend(
             (-math.inf, score, base if same else policy.random_share) for score, base in record["scores"]
         )
-        budget._epoch = Epoch(**record["epoch"]) if same else None
+        budget._epoch = Epoch(**record["epoch"]) if same and record["epoch"] else None
         return budget
 
     def epoch(self, now: float) -> Epoch:

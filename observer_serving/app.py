@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from observer_core.errors import InputError
 from observer_core.home import Home
+from observer_serving.access import Keys
 from observer_serving.active import Switchboard, load_models, policies_of, read_active
 from observer_serving.api.app import build_api
 from observer_serving.api.parts import Parts
@@ -68,7 +69,7 @@ class App:
         self._folder = home.ensure(home.serving)
         self._lock = _lock(self._folder / LOCK_FILE)
         clock = clock or SystemClock()
-        api_key = settings.api_key.get_secret_value() if settings.api_key else None
+        keys = Keys(settings)
         sockets = {
             name: bind(name, address)
             for name in ("api", "otlp_http")
@@ -148,13 +149,13 @@ class App:
         )
         self._listeners: dict[str, HttpListener | GrpcListener] = {}
         applications: dict[str, Callable[[], Any]] = {
-            "api": lambda: build_api(parts, api_key=api_key),
-            "otlp_http": lambda: OtlpHttp(receiver, max_request=settings.receive.max_request, api_key=api_key),
+            "api": lambda: build_api(parts, keys),
+            "otlp_http": lambda: OtlpHttp(receiver, keys, max_request=settings.receive.max_request),
         }
         for name, sock in sockets.items():
-            self._listeners[name] = HttpListener(sock, applications[name]())
+            self._listeners[name] = HttpListener(sock, applications[name](), settings.tls_of(name))
         self._grpc = (
-            (lambda: build_server(receiver, max_request=settings.receive.max_request, api_key=api_key))
+            (lambda: build_server(receiver, keys, max_request=settings.receive.max_request))
             if settings.listen.otlp_grpc is not None
             else None
         )
@@ -180,7 +181,9 @@ class App:
             InputError: the gRPC port is taken.
         """
         if self._grpc is not None and self.settings.listen.otlp_grpc is not None:
-            self._listeners["otlp_grpc"] = GrpcListener(self._grpc(), self.settings.listen.otlp_grpc)
+            self._listeners["otlp_grpc"] = GrpcListener(
+                self._grpc(), self.settings.listen.otlp_grpc, self.settings.tls_of("otlp_grpc")
+            )
         await asyncio.to_thread(lambda: self.engine.resume(self._logged()))
         # pyarrow imports pandas at its first conversion, where it is installed: a second, but not while deciding.
         threading.Thread(target=pa.array, args=([None],), daemon=True).start()
@@ -222,6 +225,13 @@ class App:
             self._notifier.stop()
         self.record.close()
         os.close(self._lock)
+
+    def urls(self) -> dict[str, str]:
+        """Name → URL of every listener, once it listens."""
+        return {
+            name: f"{'https' if self.settings.tls_of(name) else 'http'}://{address}"
+            for name, address in self.addresses.items()
+        }
 
     async def run(self, *, on_ready: Callable[["App"], None] | None = None) -> None:
         """Serve until SIGTERM or SIGINT; a second signal ends the drain."""

@@ -21,6 +21,7 @@ from observer_serving.config.sections import (
     NotifySettings,
     ProjectSettings,
     RedactSettings,
+    TlsSettings,
 )
 from observer_serving.config.settings import SERVICE, Settings
 from observer_serving.config.values import parse_size, split_address
@@ -40,6 +41,7 @@ __all__ = [
     "ScorerSettings",
     "Settings",
     "SystemOneSettings",
+    "TlsSettings",
     "parse_size",
     "read_settings",
     "split_address",

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from observer_core.durations import Duration
 from observer_core.policy import Policy
@@ -146,6 +146,43 @@ class NotifySettings(Section):
         for url in self.webhooks.values():
             if not url.get_secret_value().startswith(("http://", "https://")):
                 raise ValueError("webhooks: a URL must begin with http:// or https://")
+        return self
+
+
+Keyring = Annotated[tuple[SecretStr, ...], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)]
+
+
+class KeysSettings(Section):
+    """Keys for single purposes; each may be one key or a list, so that keys can be changed without a gap."""
+
+    ingest: Keyring = Field(default=(), description="May send traces")
+    read: Keyring = Field(default=(), description="May read decisions, figures, metrics and the dashboard")
+    admin: Keyring = Field(default=(), description="May do everything: switch models and policies, erase traces")
+
+    @field_validator("*")
+    @classmethod
+    def _not_empty(cls, keys: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+        if any(not key.get_secret_value() for key in keys):
+            raise ValueError("a key must not be empty")
+        return keys
+
+
+class TlsSettings(Section):
+    """TLS on the listeners."""
+
+    cert: Path = Field(description="The certificate chain, PEM")
+    key: Path = Field(description="Its private key, PEM")
+    ca: Path | None = Field(default=None, description="Clients must show a certificate that this authority signed")
+    listeners: tuple[Literal["api", "otlp_http", "otlp_grpc"], ...] = Field(
+        default=("api", "otlp_http", "otlp_grpc"), description="Which listeners; by default all"
+    )
+
+    @model_validator(mode="after")
+    def _readable(self) -> "TlsSettings":
+        for name in ("cert", "key", "ca"):
+            path = getattr(self, name)
+            if path is not None and not path.is_file():
+                raise ValueError(f"{name}: no file {path}")
         return self
 
 

@@ -13,12 +13,14 @@ from observer_serving.config.sections import (
     BufferSettings,
     EvaluatorsSettings,
     ExporterSettings,
+    KeysSettings,
     Listen,
     NotifySettings,
     ProjectSettings,
     ReceiveSettings,
     RedactSettings,
     SpoolSettings,
+    TlsSettings,
 )
 from observer_serving.config.values import Section, is_loopback
 
@@ -31,6 +33,8 @@ class Settings(Section):
 
     listen: Listen = Field(default=Listen(), description="Where the service listens")
     api_key: SecretStr | None = Field(default=None, description="A key that may do everything")
+    keys: KeysSettings = Field(default=KeysSettings(), description="Keys for single purposes")
+    tls: TlsSettings | None = Field(default=None, description="TLS on the listeners")
     scorer: ScorerSettings = Field(default=BuiltinScorerSettings(), description="Which model scores")
     policy: Policy = Field(default=Policy.model_validate({}), description="Which traces are kept")
     projects: dict[str, ProjectSettings] = Field(
@@ -50,10 +54,14 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Settings":
+        everything = self.api_key is not None or bool(self.keys.admin)
         for name, address in self.listen.addresses().items():
-            if address is not None and self.api_key is None and not is_loopback(address):
+            kept = everything or bool(self.keys.read if name == "api" else self.keys.ingest)
+            if address is not None and not kept and not is_loopback(address):
+                key = "keys.read" if name == "api" else "keys.ingest"
                 raise ValueError(
-                    f"listen.{name}: {address} can be reached from other machines; set api_key or listen on 127.0.0.1"
+                    f"listen.{name}: {address} can be reached from other machines; "
+                    f"set api_key or {key}, or listen on 127.0.0.1"
                 )
         for scope in self.scopes():
             policy = self.policy_of(scope)
@@ -82,6 +90,10 @@ class Settings(Section):
     def policy_of(self, scope: str) -> Policy | None:
         """The policy that a scope has of its own; the service always has one."""
         return self.policy if scope == SERVICE else self.projects[scope].policy
+
+    def tls_of(self, listener: str) -> TlsSettings | None:
+        """The TLS settings of a listener; `None` where it speaks plainly."""
+        return self.tls if self.tls is not None and listener in self.tls.listeners else None
 
     def scopes(self) -> tuple[str, ...]:
         """The service, then every project with settings of its own."""

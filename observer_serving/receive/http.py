@@ -1,11 +1,11 @@
 """OTLP/HTTP: `POST /v1/traces` as a plain ASGI application, so that every answer is ours and a request costs little."""
 
-import hmac
 import logging
 import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from observer_serving.access import Keys
 from observer_serving.receive.compression import decompress, too_large
 from observer_serving.receive.receiver import Receiver
 from observer_serving.receive.status import (
@@ -33,10 +33,10 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 class OtlpHttp:
     """The ASGI application on the OTLP/HTTP port."""
 
-    def __init__(self, receiver: Receiver, *, max_request: int, api_key: str | None = None) -> None:
+    def __init__(self, receiver: Receiver, keys: Keys, *, max_request: int) -> None:
         self._receiver = receiver
         self._max_request = max_request
-        self._authorization = f"Bearer {api_key}".encode() if api_key else None
+        self._keys = keys
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -77,10 +77,7 @@ class OtlpHttp:
             raise RefusedError(NOT_FOUND, f"nothing at {scope['path']}; OTLP traces go to POST {PATH}")
         if scope["method"] != "POST":
             raise RefusedError(WRONG_METHOD, f"{scope['method']} is not allowed here; use POST {PATH}")
-        if self._authorization is not None and not hmac.compare_digest(
-            headers.get(b"authorization", b""), self._authorization
-        ):
-            raise RefusedError(UNAUTHENTICATED, "send 'Authorization: Bearer <api_key>'")
+        self._keys.check(headers.get(b"authorization", b""), "ingest")
 
     async def _read(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         """The whole body, given up as soon as it is longer than allowed."""
