@@ -205,9 +205,9 @@ class Switchboard:
             unknown = self._settings.unknown_evaluators(policy)
             if unknown:
                 raise InputError(f"policy.rules: no evaluator is named {unknown[0]!r}; add it to observer.yaml")
+            self._decider.use(policy, scope)
             self._active[scope] = replace(active, policy=policy)
             self._save()
-            self._decider.use(policy, scope)
             self._note_policy("policy", scope, policy)
             return policy
 

@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from observer_core.decisions import Decision
@@ -79,7 +79,11 @@ class _InFlight:
 
 
 class Engine:
-    """Runs on its own thread after `start`; tests call `step` instead."""
+    """Runs on its own thread after `start`; tests call `step` instead.
+
+    Args:
+        on_decided: told of every decision once it is on disk; must neither block nor raise.
+    """
 
     def __init__(
         self,
@@ -97,6 +101,7 @@ class Engine:
         max_age: float,
         max_backlog: int = 1 << 30,
         decides_open: bool = True,
+        on_decided: Sequence[Callable[[Decision, Candidate], None]] = (),
     ) -> None:
         """
         Args:
@@ -117,6 +122,7 @@ class Engine:
         self._max_age = max_age
         self._max_backlog = max_backlog
         self._decides_open = decides_open
+        self._on_decided = on_decided
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._in_flight: dict[bytes, _InFlight] = {}
         # Part → row → a decision that was recorded and perhaps not delivered, with its entries.
@@ -355,6 +361,8 @@ class Engine:
         self._held_bytes += len(candidate.data)
         self._held_spans += candidate.spans + candidate.duplicates
         self._beside.submit(candidate)
+        if candidate.trace is not None and not candidate.trace.final_answer.strip():
+            self._metrics.without_answer.inc()
         if candidate.trace is None:
             self._scored.extend(self._beside.scored([self._scoring.unreadable(candidate)]))
         else:
@@ -416,6 +424,8 @@ class Engine:
         if decision.p_wrong is not None:
             metrics.p_wrong.observe(decision.p_wrong)
         self._stats.decided(decision, now)
+        for tell in self._on_decided:
+            tell(decision, candidate)
         decision_log.info("%s %s", decision.decision, decision.trace_id, extra={"fields": decision.to_json()})
 
     def _show(self) -> None:

@@ -37,6 +37,7 @@ class Metrics:
         self.spans_open = gauge("spans_open", "Spans of traces not decided yet")
         self.spans_late = counter("spans_late", "Spans that came after their trace's decision", "decision")
         self.completed = counter("traces_completed", "Traces that left assembly, by why", "complete_reason")
+        self.redacted = counter("redacted", "Texts and attributes replaced before the log, by rule", "rule")
         self.bytes_received = counter("bytes_received", "Bytes of the spans received, uncompressed")
         self.scorer_failures = counter("scorer_failures", "Traces the scorer gave no usable score", "kind")
         self.shadow_scores = counter("shadow_scores", "Traces given to shadow scorers, by outcome", "name", "outcome")
@@ -45,6 +46,7 @@ class Metrics:
             "evaluator_failures", "Values that evaluators did not give, by why", "evaluator", "kind"
         )
         self.normalise_failures = counter("normalise_failures", "Traces that could not be read as an agent run")
+        self.without_answer = counter("traces_without_answer", "Traces in which no final answer was found, scored so")
         self.model_switches = counter("model_switches", "Switches of the model, by result", "result")
         self.keep_probability = counter("keep_probability_sum", "Sum of the keep probabilities of all decisions")
         self.p_wrong = Histogram("observer_p_wrong", "Calibrated scores", buckets=_SHARES, registry=registry)
@@ -59,6 +61,7 @@ class Metrics:
         self.waiting_traces = gauge("waiting_traces", "Complete traces that wait for the scorer")
         self.held_bytes = gauge("held_bytes", "Bytes of traces not decided yet")
         self.threshold = gauge("threshold", "The threshold on p_wrong that decides now")
+        self.notifications = counter("notifications", "Notes to webhooks, by outcome", "webhook", "outcome")
         self.exports = counter("exports", "Outcomes of exports, by back end", "exporter", "outcome")
 
     def reject_spans(self, count: int) -> None:

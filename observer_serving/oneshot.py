@@ -20,20 +20,25 @@ from observer_serving.clock import SystemClock
 from observer_serving.config import SERVICE, ExporterSettings, Settings
 from observer_serving.decide import Decider
 from observer_serving.export import ExportItem, ExportOutcome, OtlpHttpExporter, decorate_root
+from observer_serving.metrics import Metrics
+from observer_serving.redact import make_redactor
 from observer_serving.score import ModelChoice, Scored, load_model
 
 EXPORT_TIMEOUT_S = 30.0
 
 
-def read_candidate(data: bytes, *, source: str) -> Candidate:
-    """A candidate from a trace's JSON or from OTLP spans (JSON or protobuf) of one trace; `source` names it in errors.
+def read_candidate(data: bytes, settings: Settings, *, source: str) -> Candidate:
+    """A candidate from a trace's JSON or from OTLP spans (JSON or protobuf) of one trace, redacted as the settings say;
+    `source` names it in errors.
 
     Raises:
         InputError: neither, or the spans belong to several traces.
     """
     clock = SystemClock()
+    redactor = make_redactor(settings.redact, Metrics())
     text = data.lstrip()
     if text.startswith(b"{") and b'"resourceSpans"' not in data:
+        data = redactor.trace(data) if redactor else data
         try:
             trace = parse_trace(data.decode("utf-8"))
         except UnicodeDecodeError as error:
@@ -41,6 +46,8 @@ def read_candidate(data: bytes, *, source: str) -> Candidate:
         item = JsonTrace(wire_trace_id(trace.trace_id), data)
         return from_json(item, received_ns=clock.now_ns(), segment=0, now=clock.monotonic())
     request = decode_request(data, "json" if text.startswith(b"{") else "protobuf")
+    if redactor is not None:
+        redactor.spans(request, request.SerializeToString())
     by_trace = split_by_trace(request.resource_spans)
     if len(by_trace) != 1:
         raise InputError(f"{source} holds {len(by_trace)} traces; give a trace as JSON, or the OTLP spans of one trace")

@@ -98,7 +98,7 @@ def score(
     from observer_serving.score import ModelChoice
 
     settings = read_settings(config)
-    candidate = read_candidate(read_input(file), source=file)
+    candidate = read_candidate(read_input(file), settings, source=file)
     choice = ModelChoice(kind="builtin") if run is None else ModelChoice(kind="local", run=str(run))
     decision = decide_once(candidate, choice, settings, Home.from_env())
     if export and decision.decision == "keep":

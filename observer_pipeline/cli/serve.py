@@ -35,4 +35,4 @@ def register(app: typer.Typer) -> None:
 
 def _announce(service: "App") -> None:
     """One line for people and scripts: what listens where."""
-    print("observer listens: " + " ".join(f"{k}=http://{v}" for k, v in service.addresses.items()), flush=True)
+    print("observer listens: " + " ".join(f"{name}={url}" for name, url in service.urls().items()), flush=True)

@@ -32,6 +32,7 @@ def router(parts: Parts) -> APIRouter:
         data = await request.body()
         if len(data) > parts.max_request:
             raise too_large(parts.max_request)
+        data = parts.receiver.redacted(data)
         try:
             return parse_trace(data.decode("utf-8")), data
         except UnicodeDecodeError as error:

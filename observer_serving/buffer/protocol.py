@@ -46,7 +46,7 @@ class Intake(Protocol):
         """Entries that were given to an engine before: this one before a restart, or the last owner of a part."""
         ...
 
-    def resumed(self, part: int) -> None:
+    def resumed(self, part: int) -> object:
         """The last entry of `accept_again` has come."""
         ...
 

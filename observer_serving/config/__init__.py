@@ -14,7 +14,15 @@ from observer_serving.config.scorers import (
     ScorerSettings,
     SystemOneSettings,
 )
-from observer_serving.config.sections import EvaluatorsSettings, ExporterSettings, ProjectSettings
+from observer_serving.config.sections import (
+    EvaluatorsSettings,
+    ExporterSettings,
+    NotifyRule,
+    NotifySettings,
+    ProjectSettings,
+    RedactSettings,
+    TlsSettings,
+)
 from observer_serving.config.settings import SERVICE, Settings
 from observer_serving.config.values import is_loopback, parse_size, split_address
 
@@ -25,11 +33,15 @@ __all__ = [
     "EvaluatorsSettings",
     "ExporterSettings",
     "LocalSettings",
+    "NotifyRule",
+    "NotifySettings",
     "OneModel",
     "ProjectSettings",
+    "RedactSettings",
     "ScorerSettings",
     "Settings",
     "SystemOneSettings",
+    "TlsSettings",
     "is_loopback",
     "parse_size",
     "read_settings",

@@ -13,10 +13,14 @@ from observer_serving.config.sections import (
     BufferSettings,
     EvaluatorsSettings,
     ExporterSettings,
+    KeysSettings,
     Listen,
+    NotifySettings,
     ProjectSettings,
     ReceiveSettings,
+    RedactSettings,
     SpoolSettings,
+    TlsSettings,
 )
 from observer_serving.config.values import Section, is_loopback
 
@@ -29,12 +33,16 @@ class Settings(Section):
 
     listen: Listen = Field(default=Listen(), description="Where the service listens")
     api_key: SecretStr | None = Field(default=None, description="A key that may do everything")
+    keys: KeysSettings = Field(default=KeysSettings(), description="Keys for single purposes")
+    tls: TlsSettings | None = Field(default=None, description="TLS on the listeners")
     scorer: ScorerSettings = Field(default=BuiltinScorerSettings(), description="Which model scores")
     policy: Policy = Field(default=Policy.model_validate({}), description="Which traces are kept")
     projects: dict[str, ProjectSettings] = Field(
         default={}, description="Scorer and policy of single projects, by name"
     )
+    redact: RedactSettings = Field(default=RedactSettings(), description="What is never written down")
     evaluators: EvaluatorsSettings = Field(default=EvaluatorsSettings(), description="Rewards run on live traces")
+    notify: NotifySettings = Field(default=NotifySettings(), description="Notes to people")
     buffer: BufferSettings = Field(
         default=BufferSettings(), description="What is acknowledged lies here until it is dealt with"
     )
@@ -46,10 +54,14 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Settings":
+        everything = self.api_key is not None or bool(self.keys.admin)
         for name, address in self.listen.addresses().items():
-            if address is not None and self.api_key is None and not is_loopback(address):
+            kept = everything or bool(self.keys.read if name == "api" else self.keys.ingest)
+            if address is not None and not kept and not is_loopback(address):
+                key = "keys.read" if name == "api" else "keys.ingest"
                 raise ValueError(
-                    f"listen.{name}: {address} can be reached from other machines; set api_key or listen on 127.0.0.1"
+                    f"listen.{name}: {address} can be reached from other machines; "
+                    f"set api_key or {key}, or listen on 127.0.0.1"
                 )
         for scope in self.scopes():
             policy = self.policy_of(scope)
@@ -57,6 +69,9 @@ class Settings(Section):
             if unknown:
                 where = f"projects.{scope}.policy" if scope else "policy"
                 raise ValueError(f"{where}.rules: no evaluator is named {unknown[0]!r}; add it to evaluators.rewards")
+        for rule in self.notify.rules:
+            if rule.metric.startswith("evaluator.") and rule.metric[10:] not in self.evaluators.rewards:
+                raise ValueError(f"notify.rules: no evaluator is named {rule.metric[10:]!r}")
         names = [exporter.name for exporter in self.exporters]
         repeated = next((name for name in names if names.count(name) > 1), None)
         if repeated is not None:
@@ -75,6 +90,10 @@ class Settings(Section):
     def policy_of(self, scope: str) -> Policy | None:
         """The policy that a scope has of its own; the service always has one."""
         return self.policy if scope == SERVICE else self.projects[scope].policy
+
+    def tls_of(self, listener: str) -> TlsSettings | None:
+        """The TLS settings of a listener; `None` where it speaks plainly."""
+        return self.tls if self.tls is not None and listener in self.tls.listeners else None
 
     def scopes(self) -> tuple[str, ...]:
         """The service, then every project with settings of its own."""

@@ -1,6 +1,5 @@
 """OTLP/gRPC: the same way in as OTLP/HTTP, told in gRPC's words."""
 
-import hmac
 import logging
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
@@ -8,8 +7,9 @@ from typing import NoReturn
 import grpc
 import grpc.aio
 
+from observer_serving.access import Keys
 from observer_serving.receive.receiver import Receiver
-from observer_serving.receive.status import INTERNAL, UNAUTHENTICATED, RefusedError, other_signal
+from observer_serving.receive.status import INTERNAL, RefusedError, other_signal
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _Context = grpc.aio.ServicerContext
 
 
-def build_server(receiver: Receiver, *, max_request: int, api_key: str | None = None) -> grpc.aio.Server:
+def build_server(receiver: Receiver, keys: Keys, *, max_request: int) -> grpc.aio.Server:
     """A server with the trace service; the caller binds its port. gzip is unpacked by gRPC, which also refuses
     messages above `max_request` bytes with RESOURCE_EXHAUSTED."""
     server = grpc.aio.server(
@@ -32,7 +32,7 @@ def build_server(receiver: Receiver, *, max_request: int, api_key: str | None = 
             ("grpc.so_reuseport", 0),  # a taken port is an error, not a second listener
         ]
     )
-    methods = {SERVICE: _export(receiver, api_key)} | {name: _not_ours(s) for name, s in _OTHER_SIGNALS.items()}
+    methods = {SERVICE: _export(receiver, keys)} | {name: _not_ours(s) for name, s in _OTHER_SIGNALS.items()}
     server.add_generic_rpc_handlers(
         tuple(
             grpc.method_handlers_generic_handler(name, {"Export": grpc.unary_unary_rpc_method_handler(method)})
@@ -42,16 +42,13 @@ def build_server(receiver: Receiver, *, max_request: int, api_key: str | None = 
     return server
 
 
-def _export(receiver: Receiver, api_key: str | None) -> Callable[[bytes, _Context], Awaitable[bytes]]:
+def _export(receiver: Receiver, keys: Keys) -> Callable[[bytes, _Context], Awaitable[bytes]]:
     """The method on raw bytes: a body that is no protobuf is then INVALID_ARGUMENT, not gRPC's own INTERNAL."""
-    wanted = f"Bearer {api_key}" if api_key else None
 
     async def export(body: bytes, context: _Context) -> bytes:
         try:
-            if wanted is not None:
-                given = dict(context.invocation_metadata() or ()).get("authorization", "")
-                if not hmac.compare_digest(str(given).encode(), wanted.encode()):
-                    raise RefusedError(UNAUTHENTICATED, "send the metadata 'authorization: Bearer <api_key>'")
+            given = dict(context.invocation_metadata() or ()).get("authorization", "")
+            keys.check(str(given).encode(), "ingest")
             accepted = await receiver.accept_spans(body, "protobuf")
         except RefusedError as refusal:
             await _abort(context, refusal)

@@ -1,10 +1,10 @@
 """OTLP/HTTP: `POST /v1/traces` as a plain ASGI application, so that every answer is ours and a request costs little."""
 
-import hmac
 import logging
 import math
 from typing import Any
 
+from observer_serving.access import Keys
 from observer_serving.receive.body import ClientGoneError, Receive, Send, read_body
 from observer_serving.receive.compression import decompress
 from observer_serving.receive.receiver import Receiver
@@ -30,11 +30,11 @@ _OTHER_SIGNALS = {"/v1/metrics": "metrics", "/v1/logs": "logs", "/v1development/
 class OtlpHttp:
     """The ASGI application on the OTLP/HTTP port."""
 
-    def __init__(self, receiver: Receiver, *, max_request: int, path: str = PATH, api_key: str | None = None) -> None:
+    def __init__(self, receiver: Receiver, keys: Keys, *, max_request: int, path: str = PATH) -> None:
         self._receiver = receiver
         self._path = path
         self._max_request = max_request
-        self._authorization = f"Bearer {api_key}".encode() if api_key else None
+        self._keys = keys
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -72,10 +72,7 @@ class OtlpHttp:
             raise RefusedError(NOT_FOUND, f"nothing at {scope['path']}; OTLP traces go to POST {self._path}")
         if scope["method"] != "POST":
             raise RefusedError(WRONG_METHOD, f"{scope['method']} is not allowed here; use POST {self._path}")
-        if self._authorization is not None and not hmac.compare_digest(
-            headers.get(b"authorization", b""), self._authorization
-        ):
-            raise RefusedError(UNAUTHENTICATED, "send 'Authorization: Bearer <api_key>'")
+        self._keys.check(headers.get(b"authorization", b""), "ingest")
 
 
 async def _refuse(send: Send, refusal: RefusedError, encoding: Encoding) -> None:

@@ -18,10 +18,12 @@ from observer_serving.clock import Clock
 from observer_serving.metrics import Metrics
 from observer_serving.receive.status import BAD_DATA, OVERLOADED, Encoding, RefusedError
 from observer_serving.receive.wire import Cut, cut
+from observer_serving.redact import Redactor
 
 RETRY_AFTER = 1.0
 _OFF_LOOP_BYTES = 1 << 20
-"""JSON above this size is decoded on another thread: it would hold the event loop for tens of milliseconds."""
+"""JSON above this size is decoded on another thread, and so is what is redacted: it would hold the event loop for tens
+of milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +76,19 @@ class Gate:
 class Receiver:
     """Accepts export requests and JSON traces; nothing is acknowledged before the buffer has it."""
 
-    def __init__(self, buffer: Buffer, gate: Gate, clock: Clock, metrics: Metrics) -> None:
+    def __init__(
+        self, buffer: Buffer, gate: Gate, clock: Clock, metrics: Metrics, redactor: Redactor | None = None
+    ) -> None:
         self._buffer = buffer
         self._gate = gate
         self._clock = clock
         self._metrics = metrics
+        self.redactor = redactor
+        """What takes out of a request what must not be written down; `None` when nothing is to be."""
+
+    def redacted(self, data: bytes) -> bytes:
+        """A trace's JSON as it may be written down."""
+        return data if self.redactor is None else self.redactor.trace(data)
 
     async def accept_spans(self, body: bytes, encoding: Encoding) -> Accepted:
         """Take an uncompressed request body in.
@@ -88,10 +98,11 @@ class Receiver:
         """
         self._gate.check()
         received_ns = self._clock.now_ns()
-        if encoding == "json" and len(body) > _OFF_LOOP_BYTES:
-            result = await asyncio.to_thread(_decode, body, encoding)
+        redactor = self.redactor
+        if (encoding == "json" or redactor is not None) and len(body) > _OFF_LOOP_BYTES:
+            result = await asyncio.to_thread(_decode, body, encoding, redactor)
         else:
-            result = _decode(body, encoding)
+            result = _decode(body, encoding, redactor)
         if result.rejected:
             self._metrics.reject_spans(result.rejected)
         if result.pieces:
@@ -114,14 +125,17 @@ class Receiver:
             raise RefusedError(OVERLOADED, f"{error}; send again", retry_after=RETRY_AFTER) from None
 
 
-def _decode(body: bytes, encoding: Encoding) -> Cut:
+def _decode(body: bytes, encoding: Encoding, redactor: Redactor | None) -> Cut:
     try:
         if encoding == "json":
             message = decode_request(body, "json")
-            return cut(message, message.SerializeToString())
-        message = ExportTraceServiceRequest.FromString(body)
+            body = message.SerializeToString()
+        else:
+            message = ExportTraceServiceRequest.FromString(body)
     except DecodeError as error:
         raise RefusedError(BAD_DATA, str(error)) from None
     except ProtobufDecodeError as error:
         raise RefusedError(BAD_DATA, f"not a protobuf ExportTraceServiceRequest: {error}; send OTLP traces") from None
+    if redactor is not None:
+        body = redactor.spans(message, body)
     return cut(message, body)

@@ -23,7 +23,7 @@ from observer_core.traces.dialects.message import (
     role_of,
 )
 from observer_core.traces.evidence import evidence_texts, result_text
-from observer_core.traces.spans import SpanView, in_order
+from observer_core.traces.spans import SpanView, count_pair, in_order
 from observer_core.traces.trace import ABSENT
 
 _KINDS = frozenset(get_args(Kind))
@@ -53,6 +53,10 @@ def messages_out(span: SpanView) -> list[Message]:
 
 def model(span: SpanView) -> str | None:
     return span.text(SpanAttributes.LLM_MODEL_NAME)
+
+
+def tokens(span: SpanView) -> tuple[int, int] | None:
+    return count_pair(span, [SpanAttributes.LLM_TOKEN_COUNT_PROMPT], [SpanAttributes.LLM_TOKEN_COUNT_COMPLETION])
 
 
 def tool_name(span: SpanView) -> str | None:
