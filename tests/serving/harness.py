@@ -113,11 +113,15 @@ class BackEnd:
 
     def __init__(self) -> None:
         self.requests: list[ExportTraceServiceRequest] = []
+        self.down = False
         back_end = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
+                if back_end.down:
+                    self.send_error(503)
+                    return
                 if self.path == "/v1/traces":
                     if self.headers.get("content-encoding") == "gzip":
                         body = gzip.decompress(body)
