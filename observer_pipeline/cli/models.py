@@ -225,12 +225,12 @@ def score(
 ) -> None:
     """Print the decision for one trace as JSON; nothing is recorded."""
     from observer_core.home import Home
-    from observer_serving.active import ModelChoice
     from observer_serving.config import ExporterSettings, read_settings
     from observer_serving.oneshot import decide_once, export_once, read_candidate
+    from observer_serving.score import ModelChoice
 
     settings = read_settings(config)
-    candidate = read_candidate(read_input(file), source=file)
+    candidate = read_candidate(read_input(file), settings, source=file)
     choice = ModelChoice(kind="builtin") if run is None else ModelChoice(kind="local", run=str(run))
     decision = decide_once(candidate, choice, settings, Home.from_env())
     if export and decision.decision == "keep":
