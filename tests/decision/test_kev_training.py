@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -137,7 +138,7 @@ def test_a_run_moves_to_a_machine_without_its_base(
 
 def test_a_hybrid_learns_and_says_why_torch_serves(tmp_path: Path) -> None:
     hybrid = write_base(tmp_path / "hybrid", "qwen3_5")
-    run = train_run(easy_traces(200), tmp_path / "run", quick(hybrid, onnx=True, head_epochs=3.0, epochs=1.0))
+    run = train_run(easy_traces(200), tmp_path / "run", quick(hybrid, onnx=True, epochs=0.5, learning_rate=1e-3))
     assert run.metrics()["all"]["auroc"]["value"] > 0.8
     assert "recurrent" in run.manifest.onnx["note"]
     replay_golden(load_scorer(run), run)
@@ -152,15 +153,22 @@ def test_training_is_reproducible_and_the_seed_matters(base: Path, tmp_path: Pat
     assert files[0] != files[2]
 
 
-def test_training_goes_on_from_a_run_and_from_a_checkpoint(kev_run: RunDirectory, tmp_path: Path) -> None:
-    gentle = {"epochs": 0.3, "learning_rate": 1e-5, "preset": None}
-    run = train_run(easy_traces(200, seed=1), tmp_path / "next", quick(Path(), init_from=kev_run.path, **gentle))
+def test_training_goes_on_from_a_run_and_from_a_checkpoint(kev_run: RunDirectory, base: Path, tmp_path: Path) -> None:
+    flipped = [replace(trace, label="correct" if trace.is_wrong else "wrong") for trace in easy_traces(200, seed=1)]
+    losses: list[float] = []
+    run = train_run(
+        flipped,
+        tmp_path / "next",
+        quick(base, preset=None, init_from=kev_run.path, epochs=0.5, learning_rate=1e-3),
+        on_metric=lambda name, value, _: losses.append(value) if name == "validation_loss" else None,
+    )
     assert run.manifest.init_from == f"tiny@{kev_run.version}"
     assert run.manifest.model == "kev-tiny"
-    assert run.metrics()["all"]["auroc"]["value"] > 0.9  # from scratch so little learns nothing
+    assert losses[0] > 1  # it begins with what the run had learnt, which is now wrong: knowing nothing would be 0.69
+    assert min(losses) < losses[0]
     name = "base_model.model.layers.0.mlp.up_proj.lora_B.weight"
     before, after = (load_file(each.checkpoint / "adapter_model.safetensors")[name] for each in (kev_run, run))
-    assert 0 < float((before - after).abs().max()) < 0.01
+    assert 0 < float((before - after).abs().max()) < 0.1
     start = find_start(None, kev_run.checkpoint, None, rank=99)
     assert start.init_from is not None
     assert start.init_from.startswith("checkpoint#")
