@@ -42,7 +42,9 @@ def train(
         str | None, typer.Option(help="Starting point: a preset, an encoder's or decoder's folder")
     ] = None,
     base: Annotated[Path | None, typer.Option(help="Kev: the backbone's folder, on machines without a hub")] = None,
-    init_from: Annotated[Path | None, typer.Option(help="An earlier run to go on from; Kev: or a hub id")] = None,
+    init_from: Annotated[
+        Path | None, typer.Option(help="An earlier run or a released checkpoint to go on from; Kev: or a hub id")
+    ] = None,
     replay: Annotated[
         str | None, typer.Option(help="Earlier labeled traces, any source as for --data, to mix into the train split")
     ] = None,
