@@ -31,6 +31,7 @@ class LoraConfig(dg.Config):
     accumulate: int | None = Field(default=None, description="batches per optimiser step")
     gradient_checkpointing: bool = Field(default=False, description="less memory, a third slower")
     precision: Literal["auto", "fp32", "bf16"] = Field(default="auto", description="of the arithmetic")
+    failure: bool = Field(default=False, description="also learn which seeded fault a trace has, a choice question")
     permute_options: bool = Field(default=True, description="choice options in a new order each epoch")
     replay: str | None = Field(default=None, description="earlier labeled traces (any source) to mix into training")
     replay_share: float = Field(default=0.3, description="what they are to make up of the training traces")

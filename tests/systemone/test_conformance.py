@@ -14,7 +14,7 @@ from observer_serving.systemone.card import ModelCard
 
 ONLY_WITH_KEY = {"auth.bearer", "auth.missing", "auth.invalid"}
 ONLY_WITHOUT = {"auth.ignored-when-off"}
-RUNS = ["long_laya"]
+RUNS = ["long_laya", "kev"]
 
 
 @pytest.mark.parametrize("key", [None, "s3cret"])

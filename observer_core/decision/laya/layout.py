@@ -8,6 +8,7 @@ tokens, each option with its `[MASK]` is cut to max(4, (head_max_len − 16) / o
 left, at least 8. The state gets the rest of `max_len`.
 """
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Encoding
 
 from observer_core.decision.cut import Cut, cut_state, plain
 from observer_core.decision.protocol import ContextOverflowError
@@ -110,8 +110,14 @@ class Layout:
         """
         text = self._clean(state)
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
-        where = cut or self.cut
-        return [self._row(self._head(name, question), text, encoding, where) for name, question in questions.items()]
+        ids = self._plain(encoding.ids)
+
+        @functools.cache  # a request may have a thousand questions about one long state
+        def fitting(room: int) -> list[int]:
+            return ids if len(ids) <= room else cut_state(text, encoding, room, cut or self.cut, self._structural)
+
+        heads = [self._head(name, question) for name, question in questions.items()]
+        return [self._row(head, fitting(self.max_len - len(head.ids) - 1), len(ids)) for head in heads]
 
     def state_room(self, questions: Mapping[str, Question]) -> int:
         """The tokens that the longest of the questions leaves for a state.
@@ -168,13 +174,9 @@ class Layout:
             )
         return _Head(ids, markers, TYPE_IDS[question.type])
 
-    def _row(self, head: _Head, text: str, encoding: Encoding, cut: Cut) -> Row:
-        room = self.max_len - len(head.ids) - 1
-        state = self._plain(encoding.ids)
-        truncated = len(state) > room
-        if truncated:
-            state = cut_state(text, encoding, room, cut, self._structural)
-        return Row([*head.ids, *state, self._sep], head.markers, head.type_id, truncated, len(state))
+    def _row(self, head: _Head, state: list[int], whole: int) -> Row:
+        ids = [*head.ids, *state, self._sep]
+        return Row(ids, head.markers, head.type_id, len(state) < whole, len(state))
 
 
 def collate(rows: Sequence[Row], pad_id: int) -> dict[str, NDArray[Any]]:

@@ -100,7 +100,7 @@ def make_examples(
         if trace.label is None:
             raise ValueError("a training trace has no label")
         for (name, question), row in zip(questions.items(), layout.rows(state, questions), strict=True):
-            target = label_index(name, trace.label)
+            target = label_index(name, question, trace.label, trace.failure_type)
             if target is not None:
                 about = About(trace.trace_id, name, option_names(question)[target])
                 examples.append(Example(row, target, weight, about))
@@ -207,9 +207,13 @@ def train_head(
     Raises:
         TrainingFailedError: it diverged or collapsed.
     """
+
+    def to_head(name: str, value: float, step: int) -> None:
+        on_metric(f"head/{name}", value, step)
+
     stage = session.stage("head", "training the head", "--head-lr")
     model.encoder.requires_grad_(False)
-    if (before := finished(model, stage)) is not None:
+    if (before := finished(model, stage, to_head)) is not None:
         return before
     loop = options.loop
     tokens = HEAD_BATCH * loop.tokens_per_batch
@@ -226,7 +230,7 @@ def train_head(
         options=replace(loop, epochs=options.head_epochs, tokens_per_batch=tokens, gradient_checkpointing=False),
         stage=stage,
         progress=part(progress, 0.7, 1.0),
-        on_metric=lambda name, value, step: on_metric(f"head/{name}", value, step),
+        on_metric=to_head,
     )
 
 

@@ -53,10 +53,12 @@ def checkpoint_layers(model: nn.Module, wanted: bool) -> Iterator[None]:
     inside = [m for m in model.modules() if isinstance(m, PreTrainedModel) and m.supports_gradient_checkpointing]
     if not inside:
         raise InputError("this model has no layers that can be checkpointed; train without --gradient-checkpointing")
+    # transformers 5.23 has a new name for it and warns of the old one, which 5.17 has alone.
+    kind = "activation" if hasattr(inside[0], "activation_checkpointing_enable") else "gradient"
     for module in inside:
-        module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        getattr(module, f"{kind}_checkpointing_enable")(**{f"{kind}_checkpointing_kwargs": {"use_reentrant": False}})
     try:
         yield
     finally:
         for module in inside:
-            module.gradient_checkpointing_disable()
+            getattr(module, f"{kind}_checkpointing_disable")()

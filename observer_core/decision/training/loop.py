@@ -114,19 +114,23 @@ def fit(
         TrainingFailedError: it diverged or collapsed.
     """
     stage = stage or Stage()
-    if (before := finished(model, stage)) is not None:
+    if (before := finished(model, stage, on_metric)) is not None:
         return before
     return _Loop(model, groups, examples, held_out, logits, options, stage, progress, on_metric).run()
 
 
-def finished(model: nn.Module, stage: Stage) -> Fitted | None:
-    """What an earlier process made of this stage, its weights and random state put back; `None` if it has to be run."""
+def finished(model: nn.Module, stage: Stage, on_metric: MetricSink) -> Fitted | None:
+    """What an earlier process made of this stage, its weights and random state put back and its metrics told again;
+    `None` if the stage has to be run.
+    """
     checkpoint = stage.checkpoint()
     saved = checkpoint.load() if checkpoint else None
     if saved is None or saved["fitted"] is None:
         return None
     _put(dict(model.named_parameters()), saved["best"])
     set_random_state(saved["random"])
+    for name, value, step in saved["metrics"]:
+        on_metric(name, value, step)
     model.eval()
     return Fitted(**saved["fitted"])
 
@@ -149,7 +153,6 @@ class _State:
     tokens: int = 0
     seconds: float = 0.0
     recent: list[float] = field(default_factory=list)
-    metrics: list[tuple[str, float, int]] = field(default_factory=list)
 
 
 class _Loop:
@@ -175,16 +178,19 @@ class _Loop:
         self._bf16 = choose_bf16(options.precision, self._device)
         self._plan = _plan(examples.lengths, options)
         optimizer = torch.optim.AdamW(list(map(dict, groups)))
+        total = len(self._plan) + 1
         self._schedule = torch.optim.lr_scheduler.OneCycleLR(
             optimizer,
             [group["lr"] for group in groups],
-            total_steps=len(self._plan) + 1,
-            pct_start=options.warmup,
+            total_steps=total,
+            # A warm-up of a single step has no length, and torch divides by it.
+            pct_start=options.warmup if options.warmup * total > 1 else 0.0,
         )
         self._model, self._optimizer = self._accelerator.prepare(model, optimizer)
         self._trainable = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
         self._every = max(1, round(len(self._plan) / (options.epochs * options.evaluations)))
         self._state, self._best = _State(), _copy(self._trainable)
+        self._metrics: list[tuple[str, float, int]] = []
         self._health = Health(stage.rate_option)
 
     def run(self) -> Fitted:
@@ -312,7 +318,7 @@ class _Loop:
         return {name: tensor.to(self._device) for name, tensor in batch.items()}
 
     def _log(self, name: str, value: float, step: int) -> None:
-        self._state.metrics.append((name, value, step))
+        self._metrics.append((name, value, step))
         self._on_metric(name, value, step)
 
     def _show(self, seconds: float, steps: int) -> None:
@@ -326,6 +332,7 @@ class _Loop:
     def _to_save(self, fitted: Fitted | None) -> dict[str, Any]:
         """Everything that decides how the training goes on; of a finished stage only what it came to."""
         saved = {"fitted": None if fitted is None else asdict(fitted), "best": self._best, "random": random_state()}
+        saved["metrics"] = self._metrics
         if fitted is not None:
             return saved
         return saved | {
@@ -343,11 +350,11 @@ class _Loop:
         self._optimizer.load_state_dict(saved["optimizer"])
         self._schedule.load_state_dict(saved["schedule"])
         set_random_state(saved["random"])
-        for name, value, step in self._state.metrics:
+        self._metrics = saved["metrics"]
+        for name, value, step in self._metrics:
             self._on_metric(name, value, step)
-        self._progress(
-            f"{self._stage.doing}: going on after step {self._state.step}", self._state.step / len(self._plan)
-        )
+        step, total = self._state.step, len(self._plan)
+        self._progress(f"{self._stage.doing}, resumed: {step} of {total} steps were done", step / total)
 
 
 def _plan(lengths: Sequence[int], options: LoopOptions) -> list[_Step]:
