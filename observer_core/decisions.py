@@ -61,12 +61,19 @@ class Decision:
         return cls(**{f.name: obj[f.name] for f in fields(cls) if f.name in obj})
 
     def span_attributes(self) -> dict[str, str | bool | int | float]:
-        """`observer.<field>` for the root span: objects as compact JSON, nulls and empty objects left out."""
+        """`observer.<field>` for the root span: objects as compact JSON, nulls and empty objects left out.
+
+        An evaluator's value is also an attribute of its own, `observer.evaluators.<name>`: back ends filter numbers,
+        not what is inside a JSON text.
+        """
         out: dict[str, str | bool | int | float] = {}
         for name, value in self.to_json().items():
             if value is None or value == {}:
                 continue
             out[f"observer.{name}"] = json.dumps(value, separators=(",", ":")) if isinstance(value, dict) else value
+        for name, value in self.evaluators.items():
+            if value is not None:
+                out[f"observer.evaluators.{name}"] = value
         return out
 
 

@@ -43,6 +43,7 @@ class PolicyFacts:
         attributes: attribute key → the values it has on any span.
         spans: how many spans.
         duration_ms: from the first start to the last end.
+        evaluators: evaluator → its value, `None` where it gave none.
     """
 
     statuses: Collection[str] = ()
@@ -53,6 +54,7 @@ class PolicyFacts:
     project: str = ""
     spans: int = 0
     duration_ms: float = 0.0
+    evaluators: Mapping[str, float | None] = field(default_factory=dict)
 
     def has_group(self, by: str) -> bool:
         """Whether the trace belongs to a group of the attribute `by` (`service.name`, `project` or any attribute)."""
@@ -77,6 +79,29 @@ class Bounds(_Settings):
         return self
 
 
+class Range(_Settings):
+    """`min` ≤ value ≤ `max`, either of which may be left out."""
+
+    min: float | None = None
+    max: float | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "Range":
+        if self.min is None and self.max is None:
+            raise ValueError("give min, max or both")
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min {self.min} is above max {self.max}")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _given_only(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in dump(self).items() if value is not None}
+
+    def holds(self, value: float | None) -> bool:
+        """Whether there is a value and it lies within."""
+        return value is not None and (self.min is None or value >= self.min) and (self.max is None or value <= self.max)
+
+
 def _equal(wanted: Scalar, value: Any) -> bool:
     return isinstance(wanted, bool) == isinstance(value, bool) and wanted == value
 
@@ -95,6 +120,7 @@ class When(_Settings):
     min_spans: Annotated[int, Field(ge=1)] | None = None
     min_duration: Duration | None = None
     p_wrong: Bounds | None = None
+    evaluators: dict[str, Range] = Field(default_factory=dict)
 
     @model_serializer(mode="wrap")
     def _given_only(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -112,6 +138,7 @@ class When(_Settings):
             and (self.min_spans is None or facts.spans >= self.min_spans)
             and (self.min_duration is None or facts.duration_ms >= self.min_duration * 1000)
             and (bounds is None or (p_wrong is not None and bounds.min <= p_wrong <= bounds.max))
+            and all(wanted.holds(facts.evaluators.get(name)) for name, wanted in self.evaluators.items())
             and all(
                 any(_equal(wanted, value) for value in facts.attributes.get(key, ()))
                 for key, wanted in self.attribute.items()

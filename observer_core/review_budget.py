@@ -84,7 +84,7 @@ class BudgetThreshold:
         budget._scores.extend(
             (-math.inf, score, base if same else policy.random_share) for score, base in record["scores"]
         )
-        budget._epoch = Epoch(**record["epoch"]) if same else None
+        budget._epoch = Epoch(**record["epoch"]) if same and record["epoch"] else None
         return budget
 
     def epoch(self, now: float) -> Epoch:
@@ -103,6 +103,10 @@ class BudgetThreshold:
             table = np.array(recent)
             self._epoch = Epoch(number, *solve(table[:, 1], table[:, 2], budget.share))
         return self._epoch
+
+    def adopt(self, epoch: Epoch) -> None:
+        """Decide under an epoch that another replica computed."""
+        self._epoch = epoch
 
     def observe(self, outcome: Outcome, now: float) -> None:
         """Count a decided trace for later epochs; not those without a score, nor those a `drop` rule took."""

@@ -2,125 +2,87 @@
 
 `serving/active.json` holds what was last accepted, until `scorer` or `policy` in `observer.yaml` change: then the file
 speaks again. `serving/switches.jsonl` is the log of all switches. A model is in force only after its files' hashes
-and its golden traces have been checked; on any doubt the old one stays.
+and its golden traces have been checked; on any doubt the old one stays. Projects with a scorer or a policy of their own
+switch by themselves.
 """
 
 import json
 import logging
 import os
-import shutil
-import tarfile
 import threading
-import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from observer_core.decision.builtin import BuiltinScorer
-from observer_core.decision.protocol import Scorer
 from observer_core.errors import InputError
 from observer_core.files import write_whole
 from observer_core.policy import Policy, read_policy
-from observer_core.rundir import MANIFEST, open_run
 from observer_serving.clock import Clock, rfc3339
-from observer_serving.config import LocalSettings, Settings
+from observer_serving.config import SERVICE, Settings
 from observer_serving.decide import Decider
 from observer_serving.metrics import Metrics
-from observer_serving.score import ScoringThread
+from observer_serving.score import LoadedModel, ModelChoice, Scoring, load_model
+from observer_serving.uploads import Uploads
 
 log = logging.getLogger(__name__)
 
 ACTIVE_FILE = "active.json"
 SWITCHES_FILE = "switches.jsonl"
-MODELS_FOLDER = "models"
-_MAX_UNPACKED = 8 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class ModelChoice:
-    """Which model serves: the built-in heuristic, or a run directory (`run`, absolute) under a version's name."""
-
-    kind: str = "builtin"
-    run: str | None = None
-    version: str | None = None
-    backend: str = "auto"
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "run": self.run, "version": self.version, "backend": self.backend}
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """A model that passed its checks."""
-
-    choice: ModelChoice
-    scorer: Scorer
-    validation_scores: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """What `active.json` holds."""
+    """What is in force in one scope; `model` or `policy` is `None` where a project takes the service's."""
 
     fingerprint: str
-    model: ModelChoice
+    model: ModelChoice | None
     previous: ModelChoice | None
-    policy: Policy
+    policy: Policy | None
 
     def to_json(self) -> dict[str, Any]:
         return {
             "fingerprint": self.fingerprint,
-            "model": self.model.to_json(),
+            "model": self.model.to_json() if self.model else None,
             "previous": self.previous.to_json() if self.previous else None,
-            "policy": self.policy.to_json(),
+            "policy": self.policy.to_json() if self.policy else None,
         }
 
 
-def load_model(choice: ModelChoice) -> LoadedModel:
-    """Load a model and prove it: hashes of all files, then the golden traces. (ONNX Runtime is imported only here.)
-
-    Raises:
-        InputError: no run directory, a file that differs, a golden trace that scores differently.
-    """
-    if choice.kind == "builtin":
-        return LoadedModel(choice, BuiltinScorer())
-    run = open_run(Path(choice.run or ""))
-    from observer_core.decision.load import load_scorer, replay_golden
-
-    scorer = load_scorer(run, backend=choice.backend)  # pyright: ignore[reportArgumentType]
-    replay_golden(scorer, run)
-    scorer.model_version = choice.version or run.version
-    return LoadedModel(replace(choice, version=scorer.model_version), scorer, run.manifest.validation_scores)
+def active_of(settings: Settings) -> dict[str, Active]:
+    """What the settings put in force, by scope."""
+    found: dict[str, Active] = {}
+    for scope in settings.scopes():
+        scorer = settings.scorer_of(scope)
+        choice = ModelChoice.of(scorer) if scorer else None
+        found[scope] = Active(settings.fingerprint(scope), choice, None, settings.policy_of(scope))
+    return found
 
 
-def read_active(folder: Path, settings: Settings) -> Active:
-    """What is in force at start: `active.json` while the settings still say what they said, else the settings.
+def read_active(folder: Path, settings: Settings) -> dict[str, Active]:
+    """What is in force at start, by scope: `active.json` while the settings say what they said, else the settings.
 
     Raises:
         InputError: `active.json` cannot be read.
     """
-    scorer = settings.scorer
-    local = isinstance(scorer, LocalSettings)
-    chosen = (
-        ModelChoice("local", str(scorer.run.expanduser().resolve()), scorer.version, scorer.backend)
-        if local
-        else ModelChoice()
-    )
-    from_file = Active(settings.fingerprint(), chosen, None, settings.policy)
+    active = active_of(settings)
     file = folder / ACTIVE_FILE
     if not file.exists():
-        return from_file
+        return active
     try:
-        kept = json.loads(file.read_bytes())
-        if kept["fingerprint"] != from_file.fingerprint:
-            return from_file
-        previous = ModelChoice(**kept["previous"]) if kept["previous"] else None
-        return Active(
-            from_file.fingerprint, ModelChoice(**kept["model"]), previous, _with_key(kept["policy"], settings.policy)
-        )
+        stored = json.loads(file.read_bytes())
+        kept = {SERVICE: stored} | stored.get("projects", {})
+        return {scope: _kept(kept[scope], spoken) if scope in kept else spoken for scope, spoken in active.items()}
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{file} cannot be read ({error}); remove it to go back to observer.yaml") from None
+
+
+def _kept(stored: Mapping[str, Any], spoken: Active) -> Active:
+    if stored["fingerprint"] != spoken.fingerprint:
+        return spoken
+    model, previous = (ModelChoice(**stored[key]) if stored[key] else None for key in ("model", "previous"))
+    policy = _with_key(stored["policy"], spoken.policy) if spoken.policy else None
+    return Active(spoken.fingerprint, model, previous, policy)
 
 
 def _with_key(data: Any, policy: Policy) -> Policy:
@@ -128,64 +90,106 @@ def _with_key(data: Any, policy: Policy) -> Policy:
     return read_policy(data).model_copy(update={"hash_key": policy.hash_key})
 
 
+def load_models(active: Mapping[str, Active], settings: Settings) -> dict[str, LoadedModel]:
+    """The models in force, by scope.
+
+    Raises:
+        InputError: one does not pass its checks; names the project.
+    """
+    models: dict[str, LoadedModel] = {}
+    for scope, one in active.items():
+        scorer = settings.scorer_of(scope)
+        if one.model is not None and scorer is not None:
+            try:
+                models[scope] = load_model(one.model, scorer)
+            except InputError as error:
+                if scope == SERVICE:
+                    raise
+                raise InputError(f"projects.{scope}.scorer: {error}") from None
+    return models
+
+
+def policies_of(active: Mapping[str, Active]) -> dict[str, Policy]:
+    """The policies in force, by scope."""
+    return {scope: one.policy for scope, one in active.items() if one.policy is not None}
+
+
 class Switchboard:
-    """Switches model and policy of a running service; calls come from any thread and wait for each other."""
+    """Switches models and policies of a running service; calls come from any thread and wait for each other."""
 
     def __init__(
-        self, folder: Path, active: Active, scoring: ScoringThread, decider: Decider, clock: Clock, metrics: Metrics
+        self,
+        folder: Path,
+        settings: Settings,
+        active: dict[str, Active],
+        scoring: Scoring,
+        decider: Decider,
+        clock: Clock,
+        metrics: Metrics,
+        *,
+        keep_uploads: int,
     ) -> None:
         self._folder = folder
+        self._settings = settings
         self._active = active
         self._scoring = scoring
         self._decider = decider
         self._clock = clock
         self._metrics = metrics
         self._lock = threading.Lock()
-        self.since = rfc3339(clock.now_ns())
+        self.uploads = Uploads(folder, keep=keep_uploads)
+        self.since = {scope: rfc3339(clock.now_ns()) for scope in active}
         self._save()
 
-    @property
-    def model(self) -> ModelChoice:
-        return self._active.model
+    def active(self, scope: str = SERVICE) -> Active:
+        """What is in force in a scope.
 
-    @property
-    def previous(self) -> ModelChoice | None:
-        return self._active.previous
+        Raises:
+            InputError: the project has no settings of its own.
+        """
+        if scope not in self._active:
+            raise InputError(f"project {scope!r} has no settings of its own; add projects.{scope} to observer.yaml")
+        return self._active[scope]
 
-    def switch(self, choice: ModelChoice, *, reason: str | None = None, action: str = "switch") -> None:
+    def switch(
+        self, choice: ModelChoice, *, reason: str | None = None, action: str = "switch", scope: str = SERVICE
+    ) -> None:
         """Check the model, then serve it from the next batch on.
 
         Raises:
             InputError: it did not pass; the old one serves on, and the refusal is recorded.
         """
         with self._lock:
+            active, scorer = self.active(scope), self._settings.scorer_of(scope)
+            if active.model is None or scorer is None:
+                raise InputError(f"project {scope!r} has no scorer of its own; add projects.{scope}.scorer")
             try:
-                loaded = load_model(choice)
+                loaded = load_model(choice, scorer)
+                self._serve(scope, loaded, replace(active, model=loaded.choice, previous=active.model))
             except InputError as error:
                 self._metrics.model_switches.labels("refused").inc()
-                self._note(action, choice, reason, refused=str(error))
+                self._note(action, scope, choice, reason, refused=str(error))
                 raise
-            self._active = replace(self._active, model=loaded.choice, previous=self._active.model)
-            self._save()
-            self._scoring.use(loaded.scorer)
-            if loaded.validation_scores:
-                self._decider.start_over(loaded.validation_scores)
-            self.since = rfc3339(self._clock.now_ns())
-            self._metrics.model_switches.labels("done").inc()
-            self._note(action, loaded.choice, reason)
+            else:
+                self._save()
+                self._metrics.model_switches.labels("done").inc()
+                self._note(action, scope, loaded.choice, reason)
+            finally:
+                used = [one.run for each in self._active.values() for one in (each.model, each.previous) if one]
+                self.uploads.prune(run for run in used if run)
 
-    def rollback(self, *, reason: str | None = None) -> None:
+    def rollback(self, *, reason: str | None = None, scope: str = SERVICE) -> None:
         """Serve the model before the present one again.
 
         Raises:
             InputError: there is none, or it no longer passes its checks.
         """
-        previous = self._active.previous
+        previous = self.active(scope).previous
         if previous is None:
             raise InputError("no model was replaced yet; there is nothing to roll back to")
-        self.switch(previous, reason=reason, action="rollback")
+        self.switch(previous, reason=reason, action="rollback", scope=scope)
 
-    def set_policy(self, data: Any) -> Policy:
+    def set_policy(self, data: Any, *, scope: str = SERVICE) -> Policy:
         """Decide by another policy from the next trace on.
 
         Raises:
@@ -194,50 +198,90 @@ class Switchboard:
         if isinstance(data, dict) and data.get("hash_key") is not None:
             raise InputError("policy.hash_key: is set in observer.yaml only; leave it out")
         with self._lock:
-            policy = _with_key(data, self._active.policy)
-            self._active = replace(self._active, policy=policy)
+            active = self.active(scope)
+            if active.policy is None:
+                raise InputError(f"project {scope!r} has no policy of its own; add projects.{scope}.policy")
+            policy = _with_key(data, active.policy)
+            unknown = self._settings.unknown_evaluators(policy)
+            if unknown:
+                raise InputError(f"policy.rules: no evaluator is named {unknown[0]!r}; add it to observer.yaml")
+            self._decider.use(policy, scope)
+            self._active[scope] = replace(active, policy=policy)
             self._save()
-            self._decider.use(policy)
-            self._write_line({"action": "policy", "policy_version": policy.version, "policy": policy.to_json()})
+            self._note_policy("policy", scope, policy)
             return policy
 
-    def upload_file(self) -> Path:
-        """Where an upload may be written while it comes in; the caller removes it."""
-        folder = self._folder / MODELS_FOLDER
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder / f".upload-{uuid.uuid4().hex[:8]}.tar"
+    def reload(self, settings: Settings) -> list[str]:
+        """Put the scorers and policies of changed settings in force; all of them, or none when one does not pass.
 
-    def unpack(self, archive: Path, digest: str) -> Path:
-        """The run directory in an uploaded tar with this sha256, unpacked under `serving/models/`.
+        What was switched by hand meanwhile is kept where the settings say what they said before. Returns what changed,
+        in words.
 
         Raises:
-            InputError: it is no tar, or does not hold exactly one run directory.
+            InputError: a model does not pass, or projects came or went (routes are laid at start); all stays as it was.
         """
-        target = self._folder / MODELS_FOLDER / digest[:16]
-        if target.exists():
-            return target
-        aside = target.with_name(f".{digest[:16]}.{uuid.uuid4().hex[:8]}.tmp")
-        try:
-            with tarfile.open(archive) as tar:
-                if sum(member.size for member in tar.getmembers()) > _MAX_UNPACKED:
-                    raise InputError("the upload unpacks to more than 8 GiB; that is no run directory")
-                aside.mkdir()
-                tar.extractall(aside, filter="data")
-            manifests = [*aside.glob(MANIFEST), *aside.glob(f"*/{MANIFEST}")]
-            if len(manifests) != 1:
-                raise InputError(f"the upload holds {len(manifests)} {MANIFEST}; pack exactly one run directory")
-            manifests[0].parent.rename(target)
-        except tarfile.TarError as error:
-            raise InputError(f"the upload is not a tar archive of a run directory: {error}") from None
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
-        return target
+        with self._lock:
+            try:
+                return self._reload(settings)
+            except InputError as error:
+                self._metrics.model_switches.labels("refused").inc()
+                self._write_line({"action": "reload", "refused": str(error)})
+                raise
+
+    def _reload(self, settings: Settings) -> list[str]:
+        spoken = active_of(settings)
+        if self._shape(spoken) != self._shape(self._active):
+            raise InputError("projects: their scorers and policies came or went; restart the service for that")
+        changed = [scope for scope in spoken if spoken[scope].fingerprint != self._active[scope].fingerprint]
+        loaded: dict[str, LoadedModel] = {}
+        for scope in changed:
+            choice, scorer = spoken[scope].model, settings.scorer_of(scope)
+            if choice and scorer and scorer != self._settings.scorer_of(scope):
+                loaded[scope] = load_model(choice, scorer)
+        words: list[str] = []
+        self._settings = settings
+        for scope in changed:
+            new, old = spoken[scope], self._active[scope]
+            model = loaded.get(scope)
+            if model is not None:
+                previous = old.model if old.model and not old.model.from_settings else None
+                self._serve(scope, model, replace(new, model=model.choice, previous=previous))
+                self._note("reload", scope, model.choice, None)
+                words.append(f"{_named(scope)}scorer")
+            else:
+                self._active[scope] = replace(new, model=old.model, previous=old.previous)
+            if new.policy is not None and new.policy != old.policy:
+                self._decider.use(new.policy, scope)
+                self._note_policy("reload", scope, new.policy)
+                words.append(f"{_named(scope)}policy")
+        self._save()
+        return words
+
+    @staticmethod
+    def _shape(active: Mapping[str, Active]) -> dict[str, tuple[bool, bool]]:
+        return {scope: (one.model is not None, one.policy is not None) for scope, one in active.items()}
+
+    def _serve(self, scope: str, loaded: LoadedModel, active: Active) -> None:
+        self._active[scope] = active
+        self._scoring.route(scope).use(loaded)
+        if loaded.validation_scores:
+            self._decider.start_over(loaded.validation_scores, scope)
+        self.since[scope] = rfc3339(self._clock.now_ns())
 
     def _save(self) -> None:
-        write_whole(self._folder / ACTIVE_FILE, json.dumps(self._active.to_json(), indent=2).encode())
+        projects = {scope: one.to_json() for scope, one in self._active.items() if scope != SERVICE}
+        stored = self._active[SERVICE].to_json() | {"projects": projects}
+        write_whole(self._folder / ACTIVE_FILE, json.dumps(stored, indent=2).encode())
 
-    def _note(self, action: str, choice: ModelChoice, reason: str | None, *, refused: str | None = None) -> None:
-        self._write_line({"action": action, **choice.to_json(), "reason": reason, "refused": refused})
+    def _note(
+        self, action: str, scope: str, choice: ModelChoice, reason: str | None, *, refused: str | None = None
+    ) -> None:
+        where = {"project": scope} if scope else {}
+        self._write_line({"action": action, **where, **choice.to_json(), "reason": reason, "refused": refused})
+
+    def _note_policy(self, action: str, scope: str, policy: Policy) -> None:
+        where = {"project": scope} if scope else {}
+        self._write_line({"action": action, **where, "policy_version": policy.version, "policy": policy.to_json()})
 
     def _write_line(self, line: dict[str, Any]) -> None:
         log.info("switch: %s", json.dumps(line))
@@ -245,3 +289,7 @@ class Switchboard:
             stream.write(json.dumps({"at": rfc3339(self._clock.now_ns()), **line}).encode() + b"\n")
             stream.flush()
             os.fsync(stream.fileno())
+
+
+def _named(scope: str) -> str:
+    return f"projects.{scope}." if scope else ""

@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,33 +21,37 @@ import pyarrow as pa
 
 from observer_core.errors import InputError
 from observer_core.home import Home
-from observer_serving.active import Switchboard, load_model, read_active
+from observer_serving.access import Keys
+from observer_serving.active import Switchboard, load_models, policies_of, read_active
 from observer_serving.api.app import build_api
 from observer_serving.api.parts import Parts
 from observer_serving.assemble import Assembler
-from observer_serving.buffer.record import DecisionRecord
-from observer_serving.buffer.wal import WriteAheadLog
+from observer_serving.beside import Beside
+from observer_serving.buffer.protocol import Logged
 from observer_serving.clock import Clock, SystemClock
 from observer_serving.config import ExporterSettings, Settings, split_address
 from observer_serving.decide import Decider
 from observer_serving.deliver import Delivery
 from observer_serving.engine import Engine
+from observer_serving.evaluate import Evaluators
 from observer_serving.export import ExportOptions, OtlpHttpExporter
 from observer_serving.export.queue import EXPORT_FOLDER
 from observer_serving.listen import GrpcListener, HttpListener, bind
 from observer_serving.metrics import Metrics
+from observer_serving.notify import Notifier, trace_url
 from observer_serving.receive.grpc import build_server
 from observer_serving.receive.http import OtlpHttp
+from observer_serving.receive.protocol import OtlpProtocol
 from observer_serving.receive.receiver import Gate, Receiver
-from observer_serving.score import ScoringThread
+from observer_serving.redact import make_redactor
+from observer_serving.score import Scoring
 from observer_serving.spool import Spool
 from observer_serving.stats import Stats
+from observer_serving.storage import open_storage
 
 log = logging.getLogger(__name__)
 
 LOCK_FILE = "lock"
-RECORD_FILE = "decisions.sqlite"
-WAL_FOLDER = "wal"
 
 
 class App:
@@ -64,7 +68,7 @@ class App:
         self._folder = home.ensure(home.serving)
         self._lock = _lock(self._folder / LOCK_FILE)
         clock = clock or SystemClock()
-        api_key = settings.api_key.get_secret_value() if settings.api_key else None
+        keys = Keys(settings)
         sockets = {
             name: bind(name, address)
             for name in ("api", "otlp_http")
@@ -72,23 +76,28 @@ class App:
         }
         metrics, stats = Metrics(), Stats(clock.monotonic())
         active = read_active(self._folder, settings)
-        loaded = load_model(active.model)
-        self.record = DecisionRecord(self._folder / RECORD_FILE)
-        self.wal = WriteAheadLog(
-            home.ensure(settings.buffer.dir or self._folder / WAL_FOLDER),
-            lambda entries: self.engine.accept(entries),
-            sync=settings.buffer.fsync,
-            max_bytes=settings.buffer.max_bytes,
-            max_waiting_bytes=settings.receive.max_waiting,
-        )
-        decider = Decider(self._folder, active.policy, clock, initial_scores=loaded.validation_scores)
-        self.scoring = ScoringThread(
-            loaded.scorer,
-            lambda scored: self.engine.put(scored),
+        models = load_models(active, settings)
+        self._storage = storage = open_storage(settings, self._folder, lambda: self.engine)
+        self.record, self.wal = storage.record, storage.buffer
+        scores = {scope: model.validation_scores for scope, model in models.items()}
+        decider = Decider(
+            self._folder,
+            policies_of(active),
             clock,
-            metrics,
-            deadline=settings.scorer.deadline,
-            max_batch=settings.scorer.max_batch,
+            initial_scores=scores,
+            own_key=storage.own_key,
+            epochs=storage.epochs,
+        )
+        self.scoring = Scoring(models, lambda event: self.engine.put(event), clock, metrics)
+        self._evaluators = (
+            Evaluators(settings.evaluators, lambda evaluated: self.engine.put(evaluated), metrics)
+            if settings.evaluators.rewards
+            else None
+        )
+        self._notifier = (
+            Notifier(settings.notify, self._folder, clock, metrics, trace_url=trace_url(settings))
+            if settings.notify.webhooks
+            else None
         )
         self._spool = Spool(home.ensure(home.spool), max_rows=settings.spool.max_rows, max_age_s=settings.spool.max_age)
         self.exporters = [self._exporter(one) for one in settings.exporters]
@@ -104,6 +113,7 @@ class App:
         self.engine = Engine(
             assembler=Assembler(settings.assembly.limits()),
             scoring=self.scoring,
+            beside=Beside(self._evaluators, clock, metrics),
             decider=decider,
             record=self.record,
             delivery=delivery,
@@ -113,9 +123,16 @@ class App:
             stats=stats,
             # After a restart a trace waits at least the quiet period: its client may be sending again right now.
             max_age=settings.assembly.timeout - settings.assembly.quiet_period,
+            max_backlog=settings.assembly.max_total_bytes,
+            decides_open=not self.wal.shared,
+            on_decided=[self._notifier.add] if self._notifier else [],
         )
-        self._gate = Gate(settings.assembly.max_total_bytes, lambda: self.engine.backlog_bytes)
-        receiver = Receiver(self.wal, self._gate, clock, metrics)
+        # A shared buffer holds what this engine has no room for.
+        self._gate = Gate(
+            settings.assembly.max_total_bytes, lambda: 0 if self.wal.shared else self.engine.backlog_bytes
+        )
+        self._redactor = make_redactor(settings.redact, metrics)
+        receiver = Receiver(self.wal, self._gate, clock, metrics, self._redactor)
         parts = Parts(
             version=version("observer-pipeline"),
             receiver=receiver,
@@ -125,7 +142,9 @@ class App:
             engine=self.engine,
             scoring=self.scoring,
             decider=decider,
-            switchboard=Switchboard(self._folder, active, self.scoring, decider, clock, metrics),
+            switchboard=Switchboard(
+                self._folder, settings, active, self.scoring, decider, clock, metrics, keep_uploads=3
+            ),
             exporters=self.exporters,
             metrics=metrics,
             stats=stats,
@@ -135,13 +154,16 @@ class App:
         )
         self._listeners: dict[str, HttpListener | GrpcListener] = {}
         applications: dict[str, Callable[[], Any]] = {
-            "api": lambda: build_api(parts, api_key=api_key),
-            "otlp_http": lambda: OtlpHttp(receiver, max_request=settings.receive.max_request, api_key=api_key),
+            "api": lambda: build_api(parts, keys),
+            "otlp_http": lambda: OtlpHttp(
+                receiver, keys, max_request=settings.receive.max_request, path=settings.receive.traces_path
+            ),
         }
         for name, sock in sockets.items():
-            self._listeners[name] = HttpListener(sock, applications[name]())
+            protocol = OtlpProtocol if name == "otlp_http" else None
+            self._listeners[name] = HttpListener(sock, applications[name](), settings.tls_of(name), protocol=protocol)
         self._grpc = (
-            (lambda: build_server(receiver, max_request=settings.receive.max_request, api_key=api_key))
+            (lambda: build_server(receiver, keys, max_request=settings.receive.max_request))
             if settings.listen.otlp_grpc is not None
             else None
         )
@@ -167,20 +189,30 @@ class App:
             InputError: the gRPC port is taken.
         """
         if self._grpc is not None and self.settings.listen.otlp_grpc is not None:
-            self._listeners["otlp_grpc"] = GrpcListener(self._grpc(), self.settings.listen.otlp_grpc)
-        await asyncio.to_thread(lambda: self.engine.resume(self.wal.replay()))
+            self._listeners["otlp_grpc"] = GrpcListener(
+                self._grpc(), self.settings.listen.otlp_grpc, self.settings.tls_of("otlp_grpc")
+            )
         # pyarrow imports pandas at its first conversion, where it is installed: a second, but not while deciding.
         threading.Thread(target=pa.array, args=([None],), daemon=True).start()
-        self.wal.start()
         self.scoring.start()
+        if self._evaluators is not None:
+            self._evaluators.start()
+        if self._notifier is not None:
+            self._notifier.start()
         for exporter in self.exporters:
             exporter.start()
         self.engine.start()
+        await asyncio.to_thread(lambda: self.engine.resume(self._logged()))
+        self.wal.start()
         for name, listener in self._listeners.items():
             await listener.start()
             host, _ = split_address(getattr(self.settings.listen, name))
             self.addresses[name] = f"[{host}]:{listener.port}" if ":" in host else f"{host}:{listener.port}"
         log.info("listening", extra={"fields": {"listen": self.addresses}})
+
+    def _logged(self) -> Iterable[Logged]:
+        """What the log holds, as the settings want it read now."""
+        return self.wal.replay() if self._redactor is None else map(self._redactor.logged, self.wal.replay())
 
     async def stop(self) -> None:
         """Drain within the deadline, then stop listening and close everything."""
@@ -195,8 +227,20 @@ class App:
         self.addresses = {}
         self.wal.close()
         self.scoring.stop()
+        if self._evaluators is not None:
+            self._evaluators.stop()
+        if self._notifier is not None:
+            self._notifier.stop()
         self.record.close()
+        self._storage.close()
         os.close(self._lock)
+
+    def urls(self) -> dict[str, str]:
+        """Name → URL of every listener, once it listens."""
+        return {
+            name: f"{'https' if self.settings.tls_of(name) else 'http'}://{address}"
+            for name, address in self.addresses.items()
+        }
 
     async def run(self, *, on_ready: Callable[["App"], None] | None = None) -> None:
         """Serve until SIGTERM or SIGINT; a second signal ends the drain."""

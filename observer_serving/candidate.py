@@ -9,10 +9,11 @@ from observer_core.decisions import CompleteReason
 from observer_core.policy import PolicyFacts
 from observer_core.traces.jsonl import parse_trace
 from observer_core.traces.normalise import normalise
-from observer_core.traces.to_spans import trace_to_spans
+from observer_core.traces.to_spans import root_span_id, trace_to_spans
 from observer_core.traces.trace import ABSENT, Trace
-from observer_serving.assemble import AssembledTrace, split_ids
+from observer_serving.assemble import AssembledTrace
 from observer_serving.buffer.received import JsonTrace
+from observer_serving.receive.wire import split_ids
 
 JSON_PROJECT = "default"
 """The project of a trace posted as JSON that names none (`project` is an unknown field of a trace, so it is kept)."""
@@ -117,7 +118,7 @@ def from_json(item: JsonTrace, *, received_ns: int, segment: int, now: float) ->
         trace_id=item.trace_id.hex(),
         trace=trace,
         facts=json_facts(trace),
-        root_span_id=None,
+        root_span_id=root_span_id(item.trace_id),
         data=item.data,
         is_json=True,
         span_ids=b"",

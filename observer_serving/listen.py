@@ -4,14 +4,16 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 from collections.abc import Iterator
 from typing import Any
 
+import grpc
 import grpc.aio
 import uvicorn
 
 from observer_core.errors import InputError
-from observer_serving.config import split_address
+from observer_serving.config import TlsSettings, split_address
 
 log = logging.getLogger(__name__)
 
@@ -45,15 +47,44 @@ class _Server(uvicorn.Server):
         yield
 
 
+def _load_tls(config: uvicorn.Config) -> None:
+    """
+    Raises:
+        InputError: the files are not a certificate and its key.
+    """
+    try:
+        config.load()
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise InputError(f"tls: cannot use {config.ssl_certfile} and {config.ssl_keyfile}: {error}") from None
+
+
 class HttpListener:
     """An ASGI application on a bound socket; idle connections are kept for `keep_alive` seconds."""
 
-    def __init__(self, sock: socket.socket, app: Any, *, keep_alive: int = 5) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        app: Any,
+        tls: TlsSettings | None = None,
+        *,
+        protocol: type[asyncio.Protocol] | None = None,
+        keep_alive: int = 5,
+    ) -> None:
         self._socket = sock
+        secured: dict[str, Any] = {}
+        if tls is not None:
+            secured = {
+                "ssl_certfile": tls.cert,
+                "ssl_keyfile": tls.key,
+                "ssl_ca_certs": str(tls.ca) if tls.ca else None,
+                "ssl_cert_reqs": ssl.CERT_REQUIRED if tls.ca else ssl.CERT_NONE,
+            }
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False,
-            timeout_graceful_shutdown=5, timeout_keep_alive=keep_alive,
+            app, http=protocol or "httptools", log_config=None, access_log=False, lifespan="off", ws="none",
+            server_header=False, timeout_graceful_shutdown=5, timeout_keep_alive=keep_alive, **secured,
         )  # fmt: skip
+        if tls is not None:
+            _load_tls(config)
         self._server = _Server(config)
         self._task: asyncio.Task[None] | None = None
 
@@ -76,13 +107,22 @@ class GrpcListener:
     """A gRPC server on `address`.
 
     Raises:
-        InputError: the port is taken.
+        InputError: the port is taken, or a TLS file cannot be read.
     """
 
-    def __init__(self, server: grpc.aio.Server, address: str) -> None:
+    def __init__(self, server: grpc.aio.Server, address: str, tls: TlsSettings | None = None) -> None:
         self._server = server
         bind("otlp_grpc", address).close()  # gRPC itself would print its own lines about a taken port
-        self.port = server.add_insecure_port(address)
+        if tls is None:
+            self.port = server.add_insecure_port(address)
+            return
+        credentials = grpc.ssl_server_credentials(
+            [(tls.key.read_bytes(), tls.cert.read_bytes())], tls.ca.read_bytes() if tls.ca else None, tls.ca is not None
+        )
+        try:
+            self.port = server.add_secure_port(address, credentials)
+        except RuntimeError as error:
+            raise InputError(f"tls: cannot use {tls.cert} and {tls.key}: {error}") from None
 
     async def start(self) -> None:
         await self._server.start()

@@ -1,6 +1,6 @@
 """Prometheus metrics of the service; one registry per service, nothing global.
 
-The counters balance, for traces and for spans: received = kept + dropped + rejected (+ duplicates) + open.
+The counters balance, for traces and for spans: received = kept + dropped + rejected (+ duplicates) + moved + open.
 They count since the process started; what a restart reads back from the log is received again.
 """
 
@@ -26,18 +26,27 @@ class Metrics:
         self.traces_kept = counter("traces_kept", "Traces decided keep, by reason", "reason")
         self.traces_dropped = counter("traces_dropped", "Traces decided drop, by reason", "reason")
         self.traces_rejected = counter("traces_rejected", "JSON traces refused as invalid")
+        self.traces_moved = counter("traces_moved", "Traces another worker went on with (buffer: nats)")
         self.traces_open = gauge("traces_open", "Traces received and not decided yet")
         self.spans_received = counter("spans_received", "Spans received, also those rejected and duplicates")
         self.spans_kept = counter("spans_kept", "Spans of kept traces, late ones too")
         self.spans_dropped = counter("spans_dropped", "Spans of dropped traces, late ones too")
         self.spans_rejected = counter("spans_rejected", "Spans refused for unusable ids")
         self.spans_duplicate = counter("spans_duplicate", "Spans that had been received before")
+        self.spans_moved = counter("spans_moved", "Spans of traces another worker went on with (buffer: nats)")
         self.spans_open = gauge("spans_open", "Spans of traces not decided yet")
         self.spans_late = counter("spans_late", "Spans that came after their trace's decision", "decision")
         self.completed = counter("traces_completed", "Traces that left assembly, by why", "complete_reason")
+        self.redacted = counter("redacted", "Texts and attributes replaced before the log, by rule", "rule")
         self.bytes_received = counter("bytes_received", "Bytes of the spans received, uncompressed")
         self.scorer_failures = counter("scorer_failures", "Traces the scorer gave no usable score", "kind")
+        self.shadow_scores = counter("shadow_scores", "Traces given to shadow scorers, by outcome", "name", "outcome")
+        self.cascade = counter("cascade", "Traces scored in a cascade, by the stage whose score stands", "stage")
+        self.evaluator_failures = counter(
+            "evaluator_failures", "Values that evaluators did not give, by why", "evaluator", "kind"
+        )
         self.normalise_failures = counter("normalise_failures", "Traces that could not be read as an agent run")
+        self.without_answer = counter("traces_without_answer", "Traces in which no final answer was found, scored so")
         self.model_switches = counter("model_switches", "Switches of the model, by result", "result")
         self.keep_probability = counter("keep_probability_sum", "Sum of the keep probabilities of all decisions")
         self.p_wrong = Histogram("observer_p_wrong", "Calibrated scores", buckets=_SHARES, registry=registry)
@@ -52,6 +61,7 @@ class Metrics:
         self.waiting_traces = gauge("waiting_traces", "Complete traces that wait for the scorer")
         self.held_bytes = gauge("held_bytes", "Bytes of traces not decided yet")
         self.threshold = gauge("threshold", "The threshold on p_wrong that decides now")
+        self.notifications = counter("notifications", "Notes to webhooks, by outcome", "webhook", "outcome")
         self.exports = counter("exports", "Outcomes of exports, by back end", "exporter", "outcome")
 
     def reject_spans(self, count: int) -> None:

@@ -13,28 +13,32 @@ from observer_core.home import Home
 from observer_core.traces.jsonl import parse_trace
 from observer_core.traces.otlp import decode_request, split_by_trace
 from observer_core.traces.to_spans import wire_trace_id
-from observer_serving.active import ModelChoice, load_model
 from observer_serving.assemble import AssembledTrace
 from observer_serving.buffer.received import JsonTrace
 from observer_serving.candidate import Candidate, from_json, from_spans
 from observer_serving.clock import SystemClock
-from observer_serving.config import ExporterSettings, Settings
+from observer_serving.config import SERVICE, ExporterSettings, Settings
 from observer_serving.decide import Decider
 from observer_serving.export import ExportItem, ExportOutcome, OtlpHttpExporter, decorate_root
-from observer_serving.score import Scored
+from observer_serving.metrics import Metrics
+from observer_serving.redact import make_redactor
+from observer_serving.score import ModelChoice, Scored, load_model
 
 EXPORT_TIMEOUT_S = 30.0
 
 
-def read_candidate(data: bytes, *, source: str) -> Candidate:
-    """A candidate from a trace's JSON or from OTLP spans (JSON or protobuf) of one trace; `source` names it in errors.
+def read_candidate(data: bytes, settings: Settings, *, source: str) -> Candidate:
+    """A candidate from a trace's JSON or from OTLP spans (JSON or protobuf) of one trace, redacted as the settings say;
+    `source` names it in errors.
 
     Raises:
         InputError: neither, or the spans belong to several traces.
     """
     clock = SystemClock()
+    redactor = make_redactor(settings.redact, Metrics())
     text = data.lstrip()
     if text.startswith(b"{") and b'"resourceSpans"' not in data:
+        data = redactor.trace(data) if redactor else data
         try:
             trace = parse_trace(data.decode("utf-8"))
         except UnicodeDecodeError as error:
@@ -42,6 +46,8 @@ def read_candidate(data: bytes, *, source: str) -> Candidate:
         item = JsonTrace(wire_trace_id(trace.trace_id), data)
         return from_json(item, received_ns=clock.now_ns(), segment=0, now=clock.monotonic())
     request = decode_request(data, "json" if text.startswith(b"{") else "protobuf")
+    if redactor is not None:
+        redactor.spans(request, request.SerializeToString())
     by_trace = split_by_trace(request.resource_spans)
     if len(by_trace) != 1:
         raise InputError(f"{source} holds {len(by_trace)} traces; give a trace as JSON, or the OTLP spans of one trace")
@@ -63,12 +69,14 @@ def read_candidate(data: bytes, *, source: str) -> Candidate:
 
 def decide_once(candidate: Candidate, choice: ModelChoice, settings: Settings, home: Home) -> Decision:
     """Score and decide a candidate as the service over `home` would at this moment; nothing is counted."""
-    loaded = load_model(choice)
-    folder = home.ensure(home.serving)
-    decider = Decider(folder, settings.policy, SystemClock(), initial_scores=loaded.validation_scores)
+    loaded = load_model(choice, settings.scorer, shadows=False)
+    policies = {scope: policy for scope in settings.scopes() if (policy := settings.policy_of(scope)) is not None}
+    scores = {SERVICE: loaded.validation_scores}
+    decider = Decider(home.ensure(home.serving), policies, SystemClock(), initial_scores=scores)
     assert candidate.trace is not None
-    (score,) = loaded.scorer.score([candidate.trace])
-    return decider.preview(Scored(candidate, score, None, loaded.scorer.model, loaded.scorer.model_version))
+    scorer = loaded.first.scorer
+    (score,) = scorer.score([candidate.trace])
+    return decider.preview(Scored(candidate, score, None, scorer.model, scorer.model_version))
 
 
 def export_once(candidate: Candidate, decision: Decision, back_end: ExporterSettings) -> ExportOutcome:

@@ -51,6 +51,14 @@ class Spool:
         """
         self._add(DECISIONS, decision_row(decision))
 
+    def add_shadow(self, trace_id: str, name: str, score: dict[str, Any]) -> bool:
+        """Complete a decision that is in no sealed file yet; whether there was one."""
+        with self._lock:
+            row = next((row for row in reversed(self._rows[DECISIONS]) if row["trace_id"] == trace_id), None)
+            if row is not None:
+                row["shadow"] = json.dumps(json.loads(row["shadow"]) | {name: score}, separators=(",", ":"))
+            return row is not None
+
     def add_trace(self, trace: Trace, decision: Decision, *, root_span_id: str) -> None:
         """A kept trace, as one row of `traces/`; raises as `add_decision`."""
         self._add(

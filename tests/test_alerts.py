@@ -1,13 +1,11 @@
 """Alert rules fire once, resolve by themselves, and reach a real local webhook."""
 
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from webhook import Hook, running_hook
 
 from observer_core.alerts import AlertBook, AlertRule, Webhook, WebhookError
 from observer_core.errors import InputError
@@ -19,38 +17,10 @@ from observer_core.rollouts.story import story_log
 RULE = AlertRule("parse failures", "failed", 0.2, window=3, message="see the collapse runbook")
 
 
-class Hook(ThreadingHTTPServer):
-    def __init__(self) -> None:
-        self.taken: list[dict] = []
-        self.script: list[int] = []
-        super().__init__(("127.0.0.1", 0), _Handler)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/services/T/B/x"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Hook  # type: ignore[assignment]
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        status = self.server.script.pop(0) if self.server.script else 200
-        if status == 200:
-            self.server.taken.append(body)
-        self.send_response(status)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None: ...
-
-
 @pytest.fixture
 def hook() -> Iterator[Hook]:
-    server = Hook()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    with running_hook() as server:
+        yield server
 
 
 def run(book: AlertBook, values: list[float | None], start: int = 0) -> list[tuple[int, str]]:

@@ -319,5 +319,11 @@ def test_the_first_epoch_comes_from_validation_scores_and_a_restart_changes_noth
     assert changed.epoch(START + 30).threshold < budget.epoch(START + 30).threshold - 0.1
 
 
+def test_a_record_from_before_the_first_epoch_restores():
+    policy = read_policy({"keep_threshold": 0.5})
+    again = BudgetThreshold.restore(policy, BudgetThreshold(policy).to_json())
+    assert again.epoch(START) == Epoch(0, 0.5)
+
+
 def test_a_fixed_threshold_is_one_epoch():
     assert BudgetThreshold(read_policy({"keep_threshold": 0.6})).epoch(START) == Epoch(0, 0.6)

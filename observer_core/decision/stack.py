@@ -29,7 +29,7 @@ from observer_core.decision.training.data import data_sha, split_traces
 from observer_core.decision.training.options import BASELINE
 from observer_core.decision.training.progress import Progress, no_progress, part
 from observer_core.errors import InputError
-from observer_core.rundir import CHECKPOINT, MANIFEST, ONNX, STACKED_BASE, Manifest, RunDirectory, new_run, open_run
+from observer_core.rundir import CHECKPOINT, STACKED_BASE, Manifest, RunDirectory, new_run, open_run
 from observer_core.traces.trace import Trace
 
 PENALTIES = (1e6, 100.0, 30.0, 10.0, 3.0, 1.0)
@@ -56,7 +56,7 @@ def stack_run(
     parts = split_traces(traces, weights=weights)
     train, fitting = parts["train"], parts["calibration"]
     with new_run(out) as folder:
-        _copy_run(base, folder / CHECKPOINT / STACKED_BASE)
+        shutil.copytree(base.path, folder / CHECKPOINT / STACKED_BASE)
         model = raw_scorer(base.path, deciding(base.manifest))
         progress("scoring the calibration split", 0.05)
         p_model = np.array([score.p_wrong_raw for score in model(fitting.traces)])
@@ -78,15 +78,6 @@ def stack_run(
         )
     progress("done", 1.0)
     return open_run(out)
-
-
-def _copy_run(run: RunDirectory, into: Path) -> None:
-    """What is needed to load the run; its evaluation stays behind."""
-    into.mkdir(parents=True)
-    shutil.copyfile(run.path / MANIFEST, into / MANIFEST)
-    for name in (CHECKPOINT, ONNX):
-        if (run.path / name).is_dir():
-            shutil.copytree(run.path / name, into / name)
 
 
 def _manifest(base: RunDirectory) -> Manifest:

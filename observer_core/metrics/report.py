@@ -11,7 +11,7 @@ import pyarrow as pa
 from observer_core.files import write_whole
 from observer_core.metrics.compare import PairedDifference, compare, compare_slice
 from observer_core.metrics.estimate import Estimate
-from observer_core.metrics.evaluate import NO_PARTIAL, Metrics, evaluate
+from observer_core.metrics.evaluate import NO_PARTIAL, Metrics, evaluate, metrics_json
 from observer_core.metrics.gate import GateSettings, GateVerdict, gate
 from observer_core.metrics.plots import plots
 from observer_core.metrics.predictions import SLICES, sample_of, scorers_of, write_predictions
@@ -43,7 +43,7 @@ class Report:
 
     def metrics_json(self) -> dict[str, Any]:
         """What metrics.json holds: slice → metric → `value`, `lo`, `hi`, `n` (and `reason`)."""
-        body = _metrics_json(self.metrics)
+        body = metrics_json(self.metrics)
         body["all"] |= {key: value.to_json() for key, value in self.further.items()}
         return body
 
@@ -53,7 +53,7 @@ class Report:
             "title": self.title,
             "scorer": self.scorer,
             "metrics": self.metrics_json(),
-            "others": {name: _metrics_json(metrics) for name, metrics in self.others.items()},
+            "others": {name: metrics_json(metrics) for name, metrics in self.others.items()},
             "differences": [difference.to_json() for difference in self.against],
             "differences_by_slice": {name: [d.to_json() for d in of] for name, of in self.by_slice.items()},
             "not_run": dict(self.not_run),
@@ -152,10 +152,6 @@ def write_evaluation(folder: Path, predictions: pa.Table, **options: Unpack[Repo
     report = build_report(predictions, **options)
     write_report(folder, predictions, report)
     return report.metrics_json()
-
-
-def _metrics_json(metrics: Metrics) -> dict[str, dict[str, Any]]:
-    return {name: {key: value.to_json() for key, value in part.items()} for name, part in metrics.items()}
 
 
 def _differences_by_slice(

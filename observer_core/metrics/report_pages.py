@@ -115,7 +115,8 @@ def _slice_title(name: str) -> str:
     return f"{name.removesuffix(NO_PARTIAL)} without partial" if name.endswith(NO_PARTIAL) else name
 
 
-def _notes(report: "Report") -> dict[str, str]:
+def notes_of(report: "Report") -> dict[str, str]:
+    """The notes, with what was not run and why."""
     return {**report.notes, **{f"{name} ({NOT_RUN})": reason for name, reason in report.not_run.items()}}
 
 
@@ -139,7 +140,7 @@ def to_markdown(report: "Report") -> str:
         return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
     settings, command = _serve_lines(report)
-    notes = _notes(report)
+    notes = notes_of(report)
     parts = [
         f"# {report.title}",
         report.subtitle + ".",
@@ -208,7 +209,7 @@ def to_html(report: "Report", images: Mapping[str, bytes]) -> str:
         section("Slices", table(slice_table(report), "stacked")),
         section("Paired differences by slice", table(slice_difference_table(report))) if report.by_slice else "",
         section("Serve it", f"<pre># observer.yaml\n{e(settings)}</pre><pre>{e(command)}</pre>"),
-        section("Notes", listed(_notes(report))) if _notes(report) else "",
+        section("Notes", listed(notes_of(report))) if notes_of(report) else "",
         section("How to read this", listed(EXPLANATIONS)),
     ]
     return (

@@ -46,7 +46,10 @@ def _work(pipe: Connection, cell: Any, specs: list[tuple[str, str]], plain: bool
     rewards = [_refind(name, source) for name, source in specs]
     watch = _SharedWatch(cell)
     while True:
-        task = pipe.recv()
+        try:
+            task = pipe.recv()
+        except EOFError:  # the parent was killed
+            return
         if task is None:
             return
         schema, packed, skip, alone, off = task

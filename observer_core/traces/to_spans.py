@@ -103,6 +103,11 @@ def _fill_tool_span(span: Span, call: ToolCall) -> None:
         _put(span, TOOL_STATUS, _dumps(call.status))
 
 
+def root_span_id(trace_id: bytes) -> bytes:
+    """The id of the root that `trace_to_spans` makes."""
+    return _span_id(trace_id, 0)
+
+
 def _span_id(trace_id: bytes, index: int) -> bytes:
     """Eight bytes that are never all zero, the same for the same trace and place."""
     return hashlib.sha256(trace_id + index.to_bytes(4, "big")).digest()[:8]

@@ -63,6 +63,9 @@ def train(
         str, typer.Option(help="auto | fp32 | bf16; auto is bf16 on a GPU that has it, else fp32")
     ] = "auto",
     patience: Annotated[int | None, typer.Option(help="Worse evaluations in a row before it stops early")] = None,
+    failure: Annotated[
+        bool, typer.Option("--failure", help="Also learn which seeded fault a trace has (a choice)")
+    ] = False,
     permute_options: Annotated[
         bool, typer.Option(help="Choice options in a new order each epoch; noul and score have a fixed one")
     ] = True,
@@ -116,6 +119,7 @@ def train(
         init_from=init_from,
         gradient_checkpointing=gradient_checkpointing,
         precision=precision,  # pyright: ignore[reportArgumentType]  # TrainOptions checks it
+        failure=failure,
         permute_options=permute_options,
         seed=seed,
         onnx=onnx,
@@ -221,12 +225,12 @@ def score(
 ) -> None:
     """Print the decision for one trace as JSON; nothing is recorded."""
     from observer_core.home import Home
-    from observer_serving.active import ModelChoice
     from observer_serving.config import ExporterSettings, read_settings
     from observer_serving.oneshot import decide_once, export_once, read_candidate
+    from observer_serving.score import ModelChoice
 
     settings = read_settings(config)
-    candidate = read_candidate(read_input(file), source=file)
+    candidate = read_candidate(read_input(file), settings, source=file)
     choice = ModelChoice(kind="builtin") if run is None else ModelChoice(kind="local", run=str(run))
     decision = decide_once(candidate, choice, settings, Home.from_env())
     if export and decision.decision == "keep":

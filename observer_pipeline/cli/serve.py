@@ -19,14 +19,14 @@ def register(app: typer.Typer) -> None:
         """Receive traces, score them, keep the suspicious ones."""
         from observer_core.home import Home
         from observer_serving import logs
-        from observer_serving.active import load_model, read_active
+        from observer_serving.active import load_models, read_active
         from observer_serving.app import create_app
         from observer_serving.config import read_settings
 
         settings = read_settings(config)
         if check:
-            model = load_model(read_active(Home.from_env().serving, settings).model)
-            print(f"{config or 'defaults'}: ok; model {model.scorer.model} {model.scorer.model_version}")
+            model = load_models(read_active(Home.from_env().serving, settings), settings)[""]
+            print(f"{config or 'defaults'}: ok; model {model.model} {model.model_version}")
             return
         logs.configure()
         service = create_app(settings)
@@ -35,4 +35,4 @@ def register(app: typer.Typer) -> None:
 
 def _announce(service: "App") -> None:
     """One line for people and scripts: what listens where."""
-    print("observer listens: " + " ".join(f"{k}=http://{v}" for k, v in service.addresses.items()), flush=True)
+    print("observer listens: " + " ".join(f"{name}={url}" for name, url in service.urls().items()), flush=True)

@@ -1,7 +1,9 @@
 """The JSON API, the dashboard and the reference as one FastAPI application."""
 
+import logging
 import math
 from pathlib import Path
+from types import ModuleType
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -9,17 +11,20 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from observer_core.errors import InputError, ObserverError
+from observer_serving.access import Keys, Role
 from observer_serving.api import decisions, operations, switches, traces
 from observer_serving.api.auth import KeyGuard
 from observer_serving.api.parts import Parts
 from observer_serving.api.schemas import ErrorBody
 from observer_serving.receive.status import RefusedError
 
+log = logging.getLogger(__name__)
+
 PAGES = Path(__file__).parent / "pages"
-_ERRORS = {code: {"model": ErrorBody} for code in (400, 401, 404, 503)}
+_ERRORS = {code: {"model": ErrorBody} for code in (400, 401, 403, 404, 503)}
 
 
-def build_api(parts: Parts, *, api_key: str | None) -> FastAPI:
+def build_api(parts: Parts, keys: Keys) -> FastAPI:
     """The application on the API port."""
     api = FastAPI(
         title="Observer",
@@ -29,10 +34,12 @@ def build_api(parts: Parts, *, api_key: str | None) -> FastAPI:
         redoc_url=None,
         responses=_ERRORS,  # pyright: ignore[reportArgumentType]
     )
-    guarded = [Depends(KeyGuard(api_key))]
-    for module in (traces, decisions, switches):
-        api.include_router(module.router(parts), dependencies=guarded)
-    api.include_router(operations.router(parts), dependencies=guarded)
+    writers: list[tuple[ModuleType, Role]] = [
+        (traces, "ingest"), (decisions, "admin"), (switches, "admin"), (operations, "admin"),
+    ]  # fmt: skip
+    for module, writes in writers:
+        guard = KeyGuard(keys, reads="read", writes=writes)
+        api.include_router(module.router(parts), dependencies=[Depends(guard)])
     api.include_router(operations.health(parts))
     for path, page in (("/", "dashboard.html"), ("/docs", "docs.html")):
         _serve_page(api, path, (PAGES / page).read_text(encoding="utf-8"))
@@ -73,6 +80,11 @@ def _answer_errors(api: FastAPI) -> None:
     @api.exception_handler(HTTPException)
     def http_error(_: Request, error: HTTPException) -> Response:
         return _error(error.status_code, f"{error.detail}; see /docs", dict(error.headers or {}))
+
+    @api.exception_handler(Exception)
+    def fault(_: Request, error: Exception) -> Response:
+        log.error("cannot answer a request", exc_info=error)
+        return _error(500, "a fault in observer; its log says more")
 
 
 def _error(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:

@@ -1,19 +1,18 @@
-"""The API key: `Authorization: Bearer <api_key>` on every route that gives or takes data."""
-
-import hmac
+"""The key of a request to the API, looked at before its route runs."""
 
 from fastapi import Request
 
-from observer_serving.receive.status import UNAUTHENTICATED, RefusedError
+from observer_serving.access import Keys, Role
 
 
 class KeyGuard:
-    """A FastAPI dependency; without a key everything passes (the service then listens on loopback only)."""
+    """A FastAPI dependency: `reads` is what GET needs, `writes` what every other method needs."""
 
-    def __init__(self, api_key: str | None) -> None:
-        self._wanted = f"Bearer {api_key}".encode() if api_key else None
+    def __init__(self, keys: Keys, *, reads: Role, writes: Role) -> None:
+        self._keys = keys
+        self._reads: Role = reads
+        self._writes: Role = writes
 
     def __call__(self, request: Request) -> None:
-        given = request.headers.get("authorization", "").encode()
-        if self._wanted is not None and not hmac.compare_digest(given, self._wanted):
-            raise RefusedError(UNAUTHENTICATED, "send the header 'Authorization: Bearer <api_key>'")
+        role = self._reads if request.method == "GET" else self._writes
+        self._keys.check(request.headers.get("authorization", "").encode(), role)

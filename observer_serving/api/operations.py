@@ -22,14 +22,14 @@ def router(parts: Parts) -> APIRouter:
             **figures,
             open_traces=parts.engine.open_traces,
             decisions_on_record=parts.record.count(),
-            threshold=parts.decider.threshold,
+            threshold=parts.decider.threshold(),
             wal_bytes=parts.wal.size,
             wal_segments=parts.wal.segments,
             wal_damaged_bytes=sum(damage.size for damage in parts.wal.damage),
             waiting_for_scorer=parts.scoring.waiting,
-            model=parts.scoring.scorer.model,
-            model_version=parts.scoring.scorer.model_version,
-            policy_version=parts.decider.policy.version,
+            model=parts.scoring.route().model.model,
+            model_version=parts.scoring.route().model.model_version,
+            policy_version=parts.decider.policy().version,
             exporters=[{"name": exporter.name, **asdict(exporter.stats())} for exporter in parts.exporters],
         )
 
@@ -37,7 +37,8 @@ def router(parts: Parts) -> APIRouter:
     def get_metrics() -> Response:
         """Prometheus text format."""
         parts.metrics.wal_bytes.set(parts.wal.size)
-        parts.metrics.threshold.set(parts.decider.threshold)
+        parts.metrics.wal_damaged_bytes.set(sum(damage.size for damage in parts.wal.damage))
+        parts.metrics.threshold.set(parts.decider.threshold())
         return Response(parts.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
     return routes
@@ -55,12 +56,12 @@ def health(parts: Parts) -> APIRouter:
     @routes.get("/readyz", responses={503: {"model": Readiness}})
     def readyz() -> JSONResponse:
         """200 when traces can be taken and decided; else 503 with the parts that are not ready."""
-        listeners = parts.listeners()
+        listeners, hanging = parts.listeners(), parts.scoring.stalled()
         problems = {
             "receiver": "shutting down" if parts.gate.draining else parts.wal.refuses(),
             "log": parts.wal.failure,
             "engine": parts.engine.failure if parts.engine.alive else "the engine has stopped; restart the service",
-            "scorer": "the scorer hangs; switch the model or restart" if parts.scoring.stalled() else None,
+            "scorer": f"{', '.join(hanging)} hangs; switch the model or restart" if hanging else None,
             "listeners": None if listeners else "not listening yet",
         }
         ready = not any(problems.values())

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from observer_serving.active import Switchboard
+from observer_serving.buffer.protocol import Buffer
 from observer_serving.buffer.record import DecisionRecord
-from observer_serving.buffer.wal import WriteAheadLog
 from observer_serving.clock import Clock
 from observer_serving.decide import Decider
 from observer_serving.engine import Engine
 from observer_serving.export import Exporter
 from observer_serving.metrics import Metrics
 from observer_serving.receive.receiver import Gate, Receiver
-from observer_serving.score import ScoringThread
+from observer_serving.score import Scoring
 from observer_serving.stats import Stats
 
 
@@ -25,9 +25,9 @@ class Parts:
     receiver: Receiver
     gate: Gate
     record: DecisionRecord
-    wal: WriteAheadLog
+    wal: Buffer
     engine: Engine
-    scoring: ScoringThread
+    scoring: Scoring
     decider: Decider
     switchboard: Switchboard
     exporters: Sequence[Exporter]

@@ -10,9 +10,10 @@ from pydantic import BaseModel
 
 from observer_core.errors import InputError
 from observer_core.validation import validated
-from observer_serving.active import ModelChoice
 from observer_serving.api.parts import Parts
 from observer_serving.api.schemas import ModelBody, ModelSwitch, PolicyBody
+from observer_serving.config import SERVICE
+from observer_serving.score import ModelChoice
 
 _SWITCH_BODIES = {
     "requestBody": {
@@ -25,6 +26,9 @@ _SWITCH_BODIES = {
 }
 
 
+Project = Annotated[str, Query(description="A project with settings of its own; absent: the service")]
+
+
 class Reason(BaseModel):
     """Why, for the log of switches."""
 
@@ -35,21 +39,21 @@ def router(parts: Parts) -> APIRouter:
     routes = APIRouter(tags=["model and policy"])
     board = parts.switchboard
 
-    def model_body() -> ModelBody:
-        scorer, choice = parts.scoring.scorer, board.model
+    def model_body(project: str) -> ModelBody:
+        active, loaded = board.active(project), parts.scoring.route(project).model
         return ModelBody(
-            model=scorer.model,
-            model_version=scorer.model_version,
-            kind=choice.kind,
-            run=choice.run,
-            since=board.since,
-            previous=board.previous.to_json() if board.previous else None,
+            model=loaded.model,
+            model_version=loaded.model_version,
+            kind=loaded.choice.kind,
+            run=loaded.choice.run,
+            since=board.since[project],
+            previous=active.previous.to_json() if active.previous else None,
         )
 
     @routes.get("/v1/model")
-    def get_model() -> ModelBody:
+    def get_model(project: Project = SERVICE) -> ModelBody:
         """The model that serves."""
-        return model_body()
+        return model_body(project)
 
     @routes.post("/v1/model", openapi_extra=_SWITCH_BODIES)
     async def switch_model(
@@ -57,6 +61,7 @@ def router(parts: Parts) -> APIRouter:
         sha256: Annotated[str | None, Query(description="Of the tar upload, 64 hex digits")] = None,
         version: Annotated[str | None, Query(description="Registry version, for a tar upload")] = None,
         reason: Annotated[str | None, Query(description="For the log of switches, for a tar upload")] = None,
+        project: Project = SERVICE,
     ) -> ModelBody:
         """Serve another model: a run directory by path (JSON), or uploaded as a tar (with its `sha256`).
 
@@ -72,11 +77,11 @@ def router(parts: Parts) -> APIRouter:
             if sha256 is None:
                 raise InputError("sha256: give the upload's sha256 as a query parameter")
             choice, why = ModelChoice("local", str(await upload(request, sha256)), version), reason
-        await asyncio.to_thread(board.switch, choice, reason=why)
-        return model_body()
+        await asyncio.to_thread(board.switch, choice, reason=why, scope=project)
+        return model_body(project)
 
     async def upload(request: Request, sha256: str) -> Path:
-        archive = board.upload_file()
+        archive = board.uploads.new_file()
         digest = hashlib.sha256()
         try:
             with archive.open("wb") as stream:
@@ -85,32 +90,35 @@ def router(parts: Parts) -> APIRouter:
                     await asyncio.to_thread(stream.write, chunk)
             if digest.hexdigest() != sha256.lower():
                 raise InputError(f"the upload's sha256 is {digest.hexdigest()}, not {sha256}; send it again")
-            return await asyncio.to_thread(board.unpack, archive, digest.hexdigest())
+            return await asyncio.to_thread(board.uploads.unpack, archive, digest.hexdigest())
         finally:
             archive.unlink(missing_ok=True)
 
     @routes.post("/v1/model:rollback")
-    def rollback_model(body: Annotated[Reason | None, Body()] = None) -> ModelBody:
+    def rollback_model(body: Annotated[Reason | None, Body()] = None, project: Project = SERVICE) -> ModelBody:
         """Serve the model before the present one again."""
-        board.rollback(reason=body.reason if body else None)
-        return model_body()
+        board.rollback(reason=body.reason if body else None, scope=project)
+        return model_body(project)
 
-    def policy_body() -> PolicyBody:
-        policy = parts.decider.policy
-        return PolicyBody(policy_version=policy.version, threshold=parts.decider.threshold, policy=policy.to_json())
+    def policy_body(project: str) -> PolicyBody:
+        policy = parts.decider.policy(project)
+        return PolicyBody(
+            policy_version=policy.version, threshold=parts.decider.threshold(project), policy=policy.to_json()
+        )
 
     @routes.get("/v1/policy")
-    def get_policy() -> PolicyBody:
+    def get_policy(project: Project = SERVICE) -> PolicyBody:
         """The policy in force."""
-        return policy_body()
+        return policy_body(project)
 
     @routes.put("/v1/policy")
     def put_policy(
         body: Annotated[dict[str, Any], Body(description="As under `policy:` in observer.yaml")],
+        project: Project = SERVICE,
     ) -> PolicyBody:
         """Decide by another policy from the next trace on; the whole policy, absent keys take their defaults."""
-        board.set_policy(body)
-        return policy_body()
+        board.set_policy(body, scope=project)
+        return policy_body(project)
 
     return routes
 

@@ -14,7 +14,7 @@ from observer_core.traces.trace import Trace
 from observer_serving.api.parts import Parts
 from observer_serving.api.schemas import AcceptedBody, DecisionBody, TraceBody
 from observer_serving.buffer.received import JsonTrace
-from observer_serving.candidate import from_json
+from observer_serving.candidate import from_json, json_facts
 from observer_serving.receive.compression import too_large
 from observer_serving.receive.receiver import RETRY_AFTER
 from observer_serving.receive.status import OVERLOADED, RefusedError
@@ -32,6 +32,7 @@ def router(parts: Parts) -> APIRouter:
         data = await request.body()
         if len(data) > parts.max_request:
             raise too_large(parts.max_request)
+        data = parts.receiver.redacted(data)
         try:
             return parse_trace(data.decode("utf-8")), data
         except UnicodeDecodeError as error:
@@ -66,13 +67,13 @@ def router(parts: Parts) -> APIRouter:
         item = JsonTrace(wire_trace_id(trace.trace_id), data)
         if dry_run:
             candidate = from_json(item, received_ns=parts.clock.now_ns(), segment=0, now=parts.clock.monotonic())
-            scored = await asyncio.to_thread(parts.scoring.score_now, candidate)
+            scored = await asyncio.to_thread(parts.scoring.route(candidate.facts.project).score_now, candidate)
             return DecisionBody.of(parts.decider.preview(scored))
         await parts.receiver.accept_trace(item.trace_id, data)
-        return DecisionBody.of(await _decision_about(item.trace_id.hex()))
+        return DecisionBody.of(await _decision_about(item.trace_id.hex(), json_facts(trace).project))
 
-    async def _decision_about(trace_id: str) -> Decision:
-        until = time.monotonic() + parts.scoring.deadline + GRACE_S
+    async def _decision_about(trace_id: str, project: str) -> Decision:
+        until = time.monotonic() + parts.scoring.route(project).deadline + GRACE_S
         while (decision := await asyncio.to_thread(parts.record.get, trace_id)) is None:
             if time.monotonic() > until:
                 raise RefusedError(

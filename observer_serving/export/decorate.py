@@ -13,6 +13,7 @@ from observer_core.decisions import Decision
 
 EVALUATION_NAME = "answer_wrong"
 _FIELDS = frozenset(f"observer.{field.name}" for field in fields(Decision))
+_EVALUATORS = "observer.evaluators."
 
 
 def decorate_root(
@@ -39,7 +40,8 @@ def decorate_root(
 
 def _decorate(root: Span, decision: Decision) -> None:
     for index in reversed(range(len(root.attributes))):
-        if root.attributes[index].key in _FIELDS:
+        key = root.attributes[index].key
+        if key in _FIELDS or key.startswith(_EVALUATORS):
             del root.attributes[index]
     # Evaluations that are there already, a user's or another Observer's, keep their places.
     taken = {attribute.key for attribute in root.attributes}

@@ -1,6 +1,5 @@
 """OTLP/gRPC: the same way in as OTLP/HTTP, told in gRPC's words."""
 
-import hmac
 import logging
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
@@ -8,17 +7,23 @@ from typing import NoReturn
 import grpc
 import grpc.aio
 
+from observer_serving.access import Keys
 from observer_serving.receive.receiver import Receiver
-from observer_serving.receive.status import INTERNAL, UNAUTHENTICATED, RefusedError
+from observer_serving.receive.status import INTERNAL, RefusedError, other_signal
 
 log = logging.getLogger(__name__)
 
 SERVICE = "opentelemetry.proto.collector.trace.v1.TraceService"
+_OTHER_SIGNALS = {
+    "opentelemetry.proto.collector.metrics.v1.MetricsService": "metrics",
+    "opentelemetry.proto.collector.logs.v1.LogsService": "logs",
+    "opentelemetry.proto.collector.profiles.v1development.ProfilesService": "profiles",
+}
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _Context = grpc.aio.ServicerContext
 
 
-def build_server(receiver: Receiver, *, max_request: int, api_key: str | None = None) -> grpc.aio.Server:
+def build_server(receiver: Receiver, keys: Keys, *, max_request: int) -> grpc.aio.Server:
     """A server with the trace service; the caller binds its port. gzip is unpacked by gRPC, which also refuses
     messages above `max_request` bytes with RESOURCE_EXHAUSTED."""
     server = grpc.aio.server(
@@ -27,21 +32,23 @@ def build_server(receiver: Receiver, *, max_request: int, api_key: str | None = 
             ("grpc.so_reuseport", 0),  # a taken port is an error, not a second listener
         ]
     )
-    handler = grpc.unary_unary_rpc_method_handler(_export(receiver, api_key))
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Export": handler}),))
+    methods = {SERVICE: _export(receiver, keys)} | {name: _not_ours(s) for name, s in _OTHER_SIGNALS.items()}
+    server.add_generic_rpc_handlers(
+        tuple(
+            grpc.method_handlers_generic_handler(name, {"Export": grpc.unary_unary_rpc_method_handler(method)})
+            for name, method in methods.items()
+        )
+    )
     return server
 
 
-def _export(receiver: Receiver, api_key: str | None) -> Callable[[bytes, _Context], Awaitable[bytes]]:
+def _export(receiver: Receiver, keys: Keys) -> Callable[[bytes, _Context], Awaitable[bytes]]:
     """The method on raw bytes: a body that is no protobuf is then INVALID_ARGUMENT, not gRPC's own INTERNAL."""
-    wanted = f"Bearer {api_key}" if api_key else None
 
     async def export(body: bytes, context: _Context) -> bytes:
         try:
-            if wanted is not None:
-                given = dict(context.invocation_metadata() or ()).get("authorization", "")
-                if not hmac.compare_digest(str(given).encode(), wanted.encode()):
-                    raise RefusedError(UNAUTHENTICATED, "send the metadata 'authorization: Bearer <api_key>'")
+            given = dict(context.invocation_metadata() or ()).get("authorization", "")
+            keys.check(str(given).encode(), "ingest")
             accepted = await receiver.accept_spans(body, "protobuf")
         except RefusedError as refusal:
             await _abort(context, refusal)
@@ -49,6 +56,15 @@ def _export(receiver: Receiver, api_key: str | None) -> Callable[[bytes, _Contex
             log.exception("cannot answer an OTLP/gRPC request")
             await _abort(context, RefusedError(INTERNAL, "a fault in observer; its log says more"))
         return accepted.response().SerializeToString()
+
+    return export
+
+
+def _not_ours(signal: str) -> Callable[[bytes, _Context], Awaitable[bytes]]:
+    """One endpoint variable configures all signals of a client: say which to switch off."""
+
+    async def export(_body: bytes, context: _Context) -> bytes:
+        await _abort(context, other_signal(signal))
 
     return export
 

@@ -1,10 +1,10 @@
 """OTLP/HTTP: `POST /v1/traces` as a plain ASGI application, so that every answer is ours and a request costs little."""
 
-import hmac
 import logging
 import math
 from typing import Any
 
+from observer_serving.access import Keys
 from observer_serving.receive.body import ClientGoneError, Receive, Send, read_body
 from observer_serving.receive.compression import decompress
 from observer_serving.receive.receiver import Receiver
@@ -17,30 +17,31 @@ from observer_serving.receive.status import (
     WRONG_METHOD,
     Encoding,
     RefusedError,
+    encoding_of,
+    other_signal,
 )
 
 log = logging.getLogger(__name__)
 
 PATH = "/v1/traces"
 _OTHER_SIGNALS = {"/v1/metrics": "metrics", "/v1/logs": "logs", "/v1development/profiles": "profiles"}
-_ENCODINGS: dict[str, Encoding] = {content_type: encoding for encoding, content_type in CONTENT_TYPES.items()}
-_ENCODINGS["application/protobuf"] = "protobuf"
 
 
 class OtlpHttp:
     """The ASGI application on the OTLP/HTTP port."""
 
-    def __init__(self, receiver: Receiver, *, max_request: int, api_key: str | None = None) -> None:
+    def __init__(self, receiver: Receiver, keys: Keys, *, max_request: int, path: str = PATH) -> None:
         self._receiver = receiver
+        self._path = path
         self._max_request = max_request
-        self._authorization = f"Bearer {api_key}".encode() if api_key else None
+        self._keys = keys
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         headers = dict(scope["headers"])
-        content_type = headers.get(b"content-type", b"").decode("latin-1").split(";", 1)[0].strip().lower()
-        encoding = _ENCODINGS.get(content_type)
+        content_type = headers.get(b"content-type", b"")
+        encoding = encoding_of(content_type)
         spoken: Encoding = encoding or "json"
         try:
             self._check(scope, headers)
@@ -48,7 +49,7 @@ class OtlpHttp:
             if encoding is None:
                 raise RefusedError(
                     UNSUPPORTED,
-                    f"content type {content_type or '(none)'} is not supported; "
+                    f"content type {content_type.decode('latin-1') or '(none)'} is not supported; "
                     f"use application/x-protobuf or application/json",
                 )
             data = decompress(body, headers.get(b"content-encoding", b"").decode("latin-1"), self._max_request)
@@ -65,19 +66,13 @@ class OtlpHttp:
 
     def _check(self, scope: dict[str, Any], headers: dict[bytes, bytes]) -> None:
         path = scope["path"].rstrip("/")
-        if path in _OTHER_SIGNALS:
-            signal = _OTHER_SIGNALS[path]
-            raise RefusedError(
-                NOT_FOUND, f"observer takes traces only, not {signal}; set OTEL_{signal.upper()}_EXPORTER=none"
-            )
-        if path != PATH:
-            raise RefusedError(NOT_FOUND, f"nothing at {scope['path']}; OTLP traces go to POST {PATH}")
+        if path != self._path and path in _OTHER_SIGNALS:
+            raise other_signal(_OTHER_SIGNALS[path])
+        if path != self._path:
+            raise RefusedError(NOT_FOUND, f"nothing at {scope['path']}; OTLP traces go to POST {self._path}")
         if scope["method"] != "POST":
-            raise RefusedError(WRONG_METHOD, f"{scope['method']} is not allowed here; use POST {PATH}")
-        if self._authorization is not None and not hmac.compare_digest(
-            headers.get(b"authorization", b""), self._authorization
-        ):
-            raise RefusedError(UNAUTHENTICATED, "send 'Authorization: Bearer <api_key>'")
+            raise RefusedError(WRONG_METHOD, f"{scope['method']} is not allowed here; use POST {self._path}")
+        self._keys.check(headers.get(b"authorization", b""), "ingest")
 
 
 async def _refuse(send: Send, refusal: RefusedError, encoding: Encoding) -> None:

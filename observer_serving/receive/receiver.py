@@ -12,40 +12,45 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from observer_core.traces.otlp import DecodeError, decode_request
+from observer_serving.buffer.protocol import Buffer, BufferUnavailableError
 from observer_serving.buffer.received import JsonTrace, Received
-from observer_serving.buffer.wal import BufferUnavailableError, WriteAheadLog
 from observer_serving.clock import Clock
 from observer_serving.metrics import Metrics
 from observer_serving.receive.status import BAD_DATA, OVERLOADED, Encoding, RefusedError
 from observer_serving.receive.wire import Cut, cut
+from observer_serving.redact import Redactor
 
 RETRY_AFTER = 1.0
 _OFF_LOOP_BYTES = 1 << 20
-"""JSON above this size is decoded on another thread: it would hold the event loop for tens of milliseconds."""
+"""JSON above this size is decoded on another thread, and so is what is redacted: it would hold the event loop for tens
+of milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What the client is told of a request that is on disk; `rejected` spans must not be sent again."""
+    """What the client is told of a request that is on disk; `rejected` spans must not be sent again.
+
+    A message without rejected spans is a warning.
+    """
 
     rejected: int
-    reasons: str
+    message: str
 
     def response(self) -> ExportTraceServiceResponse:
         """Full success leaves `partial_success` unset."""
         response = ExportTraceServiceResponse()
-        if self.rejected:
+        if self.message:
             response.partial_success.rejected_spans = self.rejected
-            response.partial_success.error_message = self.reasons
+            response.partial_success.error_message = self.message
         return response
 
     def body(self, encoding: Encoding) -> bytes:
         """The response as an HTTP body."""
         if encoding == "protobuf":
             return self.response().SerializeToString()
-        if not self.rejected:
+        if not self.message:
             return b"{}"
-        partial = {"rejectedSpans": str(self.rejected), "errorMessage": self.reasons}
+        partial = {"rejectedSpans": str(self.rejected), "errorMessage": self.message}
         return orjson.dumps({"partialSuccess": partial})
 
 
@@ -69,13 +74,21 @@ class Gate:
 
 
 class Receiver:
-    """Accepts export requests and JSON traces; nothing is acknowledged before it is in the write-ahead log."""
+    """Accepts export requests and JSON traces; nothing is acknowledged before the buffer has it."""
 
-    def __init__(self, wal: WriteAheadLog, gate: Gate, clock: Clock, metrics: Metrics) -> None:
-        self._wal = wal
+    def __init__(
+        self, buffer: Buffer, gate: Gate, clock: Clock, metrics: Metrics, redactor: Redactor | None = None
+    ) -> None:
+        self._buffer = buffer
         self._gate = gate
         self._clock = clock
         self._metrics = metrics
+        self.redactor = redactor
+        """What takes out of a request what must not be written down; `None` when nothing is to be."""
+
+    def redacted(self, data: bytes) -> bytes:
+        """A trace's JSON as it may be written down."""
+        return data if self.redactor is None else self.redactor.trace(data)
 
     async def accept_spans(self, body: bytes, encoding: Encoding) -> Accepted:
         """Take an uncompressed request body in.
@@ -85,15 +98,16 @@ class Receiver:
         """
         self._gate.check()
         received_ns = self._clock.now_ns()
-        if encoding == "json" and len(body) > _OFF_LOOP_BYTES:
-            result = await asyncio.to_thread(_decode, body, encoding)
+        redactor = self.redactor
+        if (encoding == "json" or redactor is not None) and len(body) > _OFF_LOOP_BYTES:
+            result = await asyncio.to_thread(_decode, body, encoding, redactor)
         else:
-            result = _decode(body, encoding)
+            result = _decode(body, encoding, redactor)
         if result.rejected:
             self._metrics.reject_spans(result.rejected)
         if result.pieces:
             await self._log(Received(received_ns, tuple(result.pieces)))
-        return Accepted(result.rejected, result.reasons)
+        return Accepted(result.rejected, result.message)
 
     async def accept_trace(self, trace_id: bytes, data: bytes) -> None:
         """Take in a trace given as JSON text (already valid).
@@ -106,19 +120,22 @@ class Receiver:
 
     async def _log(self, received: Received) -> None:
         try:
-            await self._wal.append(received)
+            await self._buffer.append(received)
         except BufferUnavailableError as error:
             raise RefusedError(OVERLOADED, f"{error}; send again", retry_after=RETRY_AFTER) from None
 
 
-def _decode(body: bytes, encoding: Encoding) -> Cut:
+def _decode(body: bytes, encoding: Encoding, redactor: Redactor | None) -> Cut:
     try:
         if encoding == "json":
             message = decode_request(body, "json")
-            return cut(message, message.SerializeToString())
-        message = ExportTraceServiceRequest.FromString(body)
+            body = message.SerializeToString()
+        else:
+            message = ExportTraceServiceRequest.FromString(body)
     except DecodeError as error:
         raise RefusedError(BAD_DATA, str(error)) from None
     except ProtobufDecodeError as error:
         raise RefusedError(BAD_DATA, f"not a protobuf ExportTraceServiceRequest: {error}; send OTLP traces") from None
+    if redactor is not None:
+        body = redactor.spans(message, body)
     return cut(message, body)

@@ -5,7 +5,7 @@ span's bytes exactly as the client sent them. Pieces of one trace that arrive in
 concatenation, because protobuf merges repeated fields. Ids come from the parsed message, only positions from the wire.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,12 +49,12 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The pieces of a request, and what had to be refused: how many spans and, in English, why."""
+    """The pieces of a request, how many of its spans had to be refused, and what the client should know, in English."""
 
     pieces: list[Piece]
     spans: int
     rejected: int
-    reasons: str
+    message: str
 
 
 class _Builder:
@@ -103,6 +103,12 @@ class _Builder:
         if self.resource_parts:
             size = sum(map(len, self.resource_parts))
             self.parts += (_header(_RESOURCE_SPANS, size), *self.resource_parts)
+
+
+def split_ids(ids: bytes | bytearray) -> list[bytes]:
+    """Span ids one by one."""
+    raw = bytes(ids)
+    return [raw[i : i + SPAN_ID_BYTES] for i in range(0, len(raw), SPAN_ID_BYTES)]
 
 
 def cut(message: ExportTraceServiceRequest, body: bytes) -> Cut:
@@ -154,7 +160,57 @@ def _cut(message: ExportTraceServiceRequest, body: bytes) -> Cut:
                     builder.root_ended = True
                 builder.add(start, stop)
     pieces = [Piece(i, bytes(builder.ids), builder.root_ended, builder.data()) for i, builder in builders.items()]
-    return Cut(pieces, total, rejected, _in_words(reasons))
+    repeated = sum(piece.spans - len(set(split_ids(piece.span_ids))) for piece in pieces)
+    return Cut(pieces, total, rejected, _in_words(reasons, repeated))
+
+
+def patch(message: ExportTraceServiceRequest, body: bytes, changed: Collection[tuple[int, ...]]) -> bytes:
+    """The request `body` with some parts of `message`, as it was parsed from it, encoded anew; all other bytes stay.
+
+    Args:
+        changed: the places of what changed: `(resource,)` and `(resource, scope)` for an envelope's own fields,
+            `(resource, scope, span)` for a span.
+    """
+    try:
+        return _patch(message, body, changed)
+    except _OddWireError:
+        message.DiscardUnknownFields()
+        return message.SerializeToString()
+
+
+def _patch(message: ExportTraceServiceRequest, body: bytes, changed: Collection[tuple[int, ...]]) -> bytes:
+    touched = {place[:depth] for place in changed for depth in range(1, len(place) + 1)}
+    head, resources = _envelope(body, 0, len(body), _RESOURCE_SPANS)
+    out = [head]
+    for r, (resource_spans, (r_field, r_start, r_stop)) in enumerate(_lockstep(message.resource_spans, resources)):
+        if (r,) not in touched:
+            out.append(body[r_field:r_stop])
+            continue
+        r_head, scopes = _envelope(body, r_start, r_stop, _SCOPE_SPANS)
+        inner = [_own_fields(resource_spans, "scope_spans") if (r,) in changed else r_head]
+        for s, (scope_spans, (s_field, s_start, s_stop)) in enumerate(_lockstep(resource_spans.scope_spans, scopes)):
+            if (r, s) not in touched:
+                inner.append(body[s_field:s_stop])
+                continue
+            s_head, spans = _envelope(body, s_start, s_stop, _SPANS)
+            parts = [_own_fields(scope_spans, "spans") if (r, s) in changed else s_head]
+            for i, (span, (field, _, stop)) in enumerate(_lockstep(scope_spans.spans, spans)):
+                if (r, s, i) in changed:
+                    encoded = span.SerializeToString()
+                    parts += (_header(_SPANS, len(encoded)), encoded)
+                else:
+                    parts.append(body[field:stop])
+            inner += (_header(_SCOPE_SPANS, sum(map(len, parts))), *parts)
+        out += (_header(_RESOURCE_SPANS, sum(map(len, inner))), *inner)
+    return b"".join(out)
+
+
+def _own_fields(envelope: Any, children: str) -> bytes:
+    """An envelope without its children, unknown fields included."""
+    copy = type(envelope)()
+    copy.CopyFrom(envelope)
+    copy.ClearField(children)
+    return copy.SerializeToString()
 
 
 def _refusal(trace_id: bytes, span_id: bytes) -> str:
@@ -167,12 +223,16 @@ def _refusal(trace_id: bytes, span_id: bytes) -> str:
     return "span_id is all zero"
 
 
-def _in_words(reasons: dict[str, int]) -> str:
+def _in_words(reasons: dict[str, int], repeated: int) -> str:
     """The commonest reasons, few enough that the answer stays far below the 4 MiB a client must accept."""
     ranked = sorted(reasons.items(), key=lambda item: -item[1])
     words = [f"{count} span(s) refused: {why}" for why, count in ranked[:_MAX_REASONS]]
     if len(ranked) > _MAX_REASONS:
         words.append("and further reasons")
+    if repeated:
+        words.append(
+            f"{repeated} span(s) have the id of another span of their trace in this request; one of each is kept"
+        )
     return "; ".join(words)
 
 

@@ -1,5 +1,6 @@
 """The baseline and the built-in heuristic."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -64,3 +65,8 @@ def test_builtin_ranks_a_refusal_above_a_supported_answer():
     low, high = BuiltinScorer().score([good, bad])
     assert low.p_wrong < high.p_wrong
     assert BuiltinScorer().model == "builtin"
+
+
+def test_every_feature_is_documented():
+    page = (Path(__file__).parents[2] / "docs" / "baseline.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `(\w+)` \| .+ \| .+ \|$", page, flags=re.MULTILINE) == list(FEATURES)

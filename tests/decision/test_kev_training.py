@@ -16,11 +16,12 @@ from safetensors.torch import load_file
 
 from observer_core.decision.kev import smollm2
 from observer_core.decision.kev.checkpoint import load_backbone
+from observer_core.decision.kev.examples import KevExamples, logits, make_rows
+from observer_core.decision.kev.head import Standard
 from observer_core.decision.kev.layout import Layout
 from observer_core.decision.kev.model import KevNetwork
 from observer_core.decision.kev.presets import choose_delimiters, find_start
 from observer_core.decision.kev.runtime import KevModel
-from observer_core.decision.kev.trainer import KevExamples, logits, make_rows
 from observer_core.decision.load import load_scorer, replay_golden
 from observer_core.decision.train import TrainOptions, train_run
 from observer_core.decision.training.examples import OptionShuffle
@@ -199,6 +200,18 @@ def test_shared_rows_and_single_rows_have_equal_gradients(kind: str, tmp_path: P
     assert all("lora" in name or name.startswith("head.") for name in gradients[0])
     for name, gradient in gradients[0].items():
         assert torch.allclose(gradient, gradients[-1][name], atol=1e-6), name
+
+
+def test_a_folded_head_gives_on_plain_outputs_what_it_gave_on_standardised_ones() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        vectors = torch.randn(200, 16) * torch.linspace(0.01, 3, 16) + 5
+        layer = torch.nn.Linear(16, 4)
+    standard = Standard(vectors)
+    learnt = layer(standard(vectors)).detach()
+    standard.fold(layer)
+    assert torch.allclose(layer(vectors), learnt, atol=1e-5)
+    assert torch.allclose(standard(vectors)[:, 8:].std(0), torch.ones(8), atol=1e-4)
 
 
 def test_shuffled_options_keep_their_target(tmp_path: Path, base: Path) -> None:

@@ -220,7 +220,7 @@ def test_a_checkpoint_on_the_hub_is_one_line_when_offline(
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(InputError, match=r"is not on this machine and cannot be fetched .* or give a folder") as caught:
+    with pytest.raises(InputError, match=r"from the model hub .* or give a folder") as caught:
         find_preset(name)
     assert "\n" not in str(caught.value)
     assert RELEASED.get(name, name) in str(caught.value)

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from decision.conftest import easy_traces
+from decision.conftest import easy_traces, quick
 
+from observer_core.decision.load import load_scorer
 from observer_core.decision.train import TrainOptions, train_run
-from observer_core.decision.training.data import MAX_WEIGHT, data_sha, draw_replay, split_traces
+from observer_core.decision.training.data import MAX_WEIGHT, data_sha, draw_replay, questions_to_learn, split_traces
 from observer_core.errors import InputError
+from observer_core.questions import FAILURE_QUESTION, label_index
 from observer_core.traces.splits import normalise_question, split_of
 from observer_core.traces.trace import Trace
 
@@ -93,3 +95,27 @@ def test_the_validation_questions_stay_out_of_sight(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="can be used"):
         train_run(traces, tmp_path / "run", TrainOptions(family="baseline"), replay=traces)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_optional_question_is_answered_by_seeded_faults_and_by_correct_natural_runs(
+    tiny_encoder: Path, tmp_path: Path
+) -> None:
+    kinds = ["contradiction", "early_stop", None, None]
+    traces = [dataclasses.replace(t, failure_type=kinds[i % 4]) for i, t in enumerate(easy_traces(240))]
+    next(t for t in traces if split_of(t) == "train").failure_type = "rare"
+    part = split_traces(traces, weights=False)["train"]
+    assert list(questions_to_learn(part, failure=False)) == ["answer_wrong", "answers_question"]
+    question = questions_to_learn(part, failure=True)[FAILURE_QUESTION]
+    assert list(question.criteria) == ["none", "contradiction", "early_stop"]
+    expected = {("wrong", None): None, ("wrong", "rare"): None, ("correct", None): 0, ("correct", "early_stop"): 2}
+    for (label, kind), index in expected.items():
+        assert label_index(FAILURE_QUESTION, question, label, kind) == index
+    for trace in part.traces:
+        trace.failure_type = None
+    with pytest.raises(InputError, match=r"--failure needs a failure_type with 5 traces .*found: none"):
+        questions_to_learn(part, failure=True)
+
+    faulty = [dataclasses.replace(t, failure_type=kinds[i % 4]) for i, t in enumerate(easy_traces(200))]
+    run = train_run(faulty, tmp_path / "run", quick(tiny_encoder, epochs=0.2, head_epochs=0.0, failure=True))
+    (score,) = load_scorer(run).score(faulty[:1])
+    assert set(score.answers[FAILURE_QUESTION]["probabilities"]) == {"none", "contradiction", "early_stop"}

@@ -64,11 +64,13 @@ def test_a_killed_training_goes_on_to_the_same_result(tiny_encoder: Path, tmp_pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "whole"]
     # Each process did no more than one step again, and told the metrics from the first step on.
     said = [[line for line in lines if isinstance(line, str)] for _, lines in (head, lora, after, last)]
-    assert "training the head, resumed: 2 of 3 steps were done" in said[1]
+    assert any(line.startswith("training the head, resumed: 2 of") for line in said[1])
     assert any(line.startswith("training, resumed: 6 of") for line in said[2])
     assert not any(": step " in line for line in said[3])  # both stages had ended before the last kill
-    for name, n in (("head/step_loss", 3), ("step_loss", len([line for line in after[1] if line[0] == "step_loss"]))):
-        assert [line[2] for line in last[1] if line[0] == name] == list(range(1, n + 1))
+    for name in ("head/step_loss", "step_loss"):
+        told = [line[2] for line in last[1] if line[0] == name]
+        assert told == list(range(1, len(told) + 1))
+        assert len(told) >= 3
 
 
 @pytest.mark.heavy
@@ -109,10 +111,13 @@ def test_the_command_killed_at_any_moment_ends_alike(tiny_encoder: Path, tmp_pat
             process.kill()
             process.communicate()
             kills += 1
+            if (tmp_path / "out").exists():  # it died after its work was done
+                break
         assert kills < 20
     assert kills
     assert results(tmp_path / "out") == results(tmp_path / "whole")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "traces.jsonl", "whole"]
+    left = {path.name for path in tmp_path.iterdir()} - {"out.partial"}  # there if it died between rename and removal
+    assert left == {"out", "traces.jsonl", "whole"}
 
 
 def interrupted(out: Path, encoder: Path, traces: list[Trace], **changes: object) -> None:
@@ -172,7 +177,10 @@ def test_two_processes_cannot_train_to_one_place(tmp_path: Path) -> None:
     def open_again(**identity: object):
         return open_checkpoints(tmp_path / "out", identity, fresh=False, seconds=60, steps=None)
 
+    (tmp_path / ".out.0123abcd.tmp").mkdir()  # what a kill leaves
+    (mine := tmp_path / ".out.2.0123abcd.tmp").mkdir()  # what a training to `out.2` is writing
     with open_again(seed=1):
+        mine.rmdir()
         with pytest.raises(InputError, match="another process is training to"), open_again(seed=1):
             pass
         assert partial_of(tmp_path / "out").is_dir()

@@ -66,6 +66,13 @@ def test_a_full_file(tmp_path: Path, monkeypatch):
         ("scorer: {kind: local}", "scorer.local.run", "required"),
         ("policy: {review_budget: {share: 2}}", "policy.review_budget.share", "less than or equal to 1"),
         ("policy: {hash_key: '${NOT_SET_ANYWHERE}'}", "policy.hash_key", "NOT_SET_ANYWHERE"),
+        (
+            "policy: {rules: [{name: a, when: {evaluators: {x: {min: 1}}}, keep: 1}]}",
+            "policy.rules",
+            "evaluators.rewards",
+        ),
+        ("scorer: {kind: cascade, cascade: {first: {kind: builtin}, second: {kind: builtin}}}", "scorer", "stronger"),
+        ("projects: {shop: {scorer: {kind: builtin, shadow: {n: {kind: cascade}}}}}", "projects.shop.scorer", "kind"),
         ("exporters: [{name: a, endpoint: 'ftp://x'}]", "exporters[0].endpoint", "http"),
         ("exporters: [{name: a, endpoint: 'http://x'}, {name: a, endpoint: 'http://y'}]", "exporters", "rename"),
         ("a: [", "observer.yaml", "line 1"),

@@ -7,6 +7,7 @@ from observer_core.decision.jev.client import KEY_ENV, JevModel, Server
 from observer_core.decision.jev.cost import Cost
 from observer_core.decision.protocol import NotRunError, Score
 from observer_core.decision.scorer import RunScorer, deciding, state_scorer
+from observer_core.home import Home
 from observer_core.questions import default_questions
 from observer_core.rundir import Manifest
 from observer_core.slices import StateBuilder
@@ -84,3 +85,8 @@ def jev_scorer(*, cache: Path | None = None) -> SystemOneScorer:
         raise NotRunError(f"no key in {KEY_ENV}; set it (any value for a local server that wants none)")
     manifest = deciding(Manifest(model=server.model, questions=default_questions()))
     return SystemOneScorer(JevModel(server, cache=cache), manifest)
+
+
+def jev_cache(home: Home) -> Path:
+    """Where answers are kept when whole data sets are scored."""
+    return home.models / "jev" / "answers.sqlite"

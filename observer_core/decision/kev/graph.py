@@ -11,7 +11,7 @@ from transformers import DynamicCache
 
 from observer_core.decision.kev.config import KevConfig
 from observer_core.decision.kev.layout import Layout
-from observer_core.decision.kev.model import KevNetwork
+from observer_core.decision.kev.model import KevNetwork, gather
 from observer_core.decision.kev.onnx_backend import OnnxBackend
 from observer_core.decision.kev.runtime import Backend, KevModel
 from observer_core.decision.kev.torch_backend import TorchBackend
@@ -21,29 +21,35 @@ from observer_core.questions import Question
 
 
 class BranchGraph(nn.Module):
-    """`input_ids` (tokens,), `option_pos` (options,) and `past` (layers, 2, heads, tokens before, width) to `logits`
-    (options,) and `present`, what `past` becomes; `<decide>` is the last token. Reading a state has an empty past."""
+    """Branches after one state. Reading a state is a row without options that has an empty past.
+
+    Inputs: `input_ids` (rows, tokens), `option_pos` (rows, options) and `decide_pos` (rows,), padded on the right;
+    `past` (layers, 2, heads, tokens before, width). Outputs: `logits` (rows, options), and `present`, what `past`
+    becomes after the first row.
+    """
 
     def __init__(self, network: KevNetwork) -> None:
         super().__init__()
         self.network = network
 
-    def forward(self, input_ids: Tensor, option_pos: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, input_ids: Tensor, option_pos: Tensor, decide_pos: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
         cache: Any = DynamicCache(config=self.network.config)
+        rows, tokens = input_ids.shape
         for number in range(past.size(0)):
-            cache.update(past[number, 0][None], past[number, 1][None], number)
-        before, tokens = past.size(3), input_ids.size(0)
+            keys, values = (past[number, i][None].expand(rows, -1, -1, -1) for i in (0, 1))
+            cache.update(keys, values, number)
+        before = past.size(3)
         positions = torch.arange(tokens, device=input_ids.device) + before
         # Spelt out: the mask transformers would make is one thing with a past and another without.
         mask = torch.arange(before + tokens, device=input_ids.device)[None, :] <= positions[:, None]
         hidden = self.network.backbone(
-            input_ids=input_ids[None],
-            attention_mask=mask[None, None],
-            position_ids=positions[None],
+            input_ids=input_ids,
+            attention_mask=mask[None, None].expand(rows, -1, -1, -1),
+            position_ids=positions[None].expand(rows, -1),
             past_key_values=cache,
-        ).last_hidden_state[0]
-        logits = self.network.head(hidden[-1], hidden[option_pos])
-        present = torch.stack([torch.cat([layer.keys, layer.values]) for layer in cache.layers])
+        ).last_hidden_state
+        logits = self.network.head(gather(hidden, decide_pos[:, None])[:, 0], gather(hidden, option_pos))
+        present = torch.stack([torch.stack([layer.keys[0], layer.values[0]]) for layer in cache.layers])
         return logits, present
 
 
@@ -70,14 +76,19 @@ def export_kev(
     width = (
         getattr(network.config, "head_dim", None) or network.config.hidden_size // network.config.num_attention_heads
     )
-    branch = layout.branch("", next(iter(questions.values())))
-    before = len(branch.ids) + 3  # differs from every other size, so that no dimension is taken for another
+    # Rows, tokens, options and tokens before differ, so that no dimension is taken for another.
     example = {
-        "input_ids": np.array(branch.ids, dtype=np.int64),
-        "option_pos": np.array(branch.ends, dtype=np.int64),
-        "past": np.zeros((network.config.num_hidden_layers, 2, heads, before, width), dtype=np.float32),
+        "input_ids": np.zeros((2, 13), dtype=np.int64),
+        "option_pos": np.zeros((2, 3), dtype=np.int64),
+        "decide_pos": np.zeros(2, dtype=np.int64),
+        "past": np.zeros((network.config.num_hidden_layers, 2, heads, 17, width), dtype=np.float32),
     }
-    dims = {"input_ids": ("tokens",), "option_pos": ("options",), "past": ("", "", "", "before", "")}
+    dims = {
+        "input_ids": ("rows", "tokens"),
+        "option_pos": ("rows", "options"),
+        "decide_pos": ("rows",),
+        "past": ("", "", "", "before", ""),
+    }
 
     def answers(backend: Backend) -> np.ndarray:
         given = read(KevModel(layout, backend, config, kept_bytes=0), states, questions)

@@ -23,13 +23,14 @@ class OnnxPrefix:
 
 
 class OnnxBackend:
-    """One row at a time, so that an answer depends on nothing but its own tokens.
+    """ONNX Runtime on the CPU: one state at a time, its branches together.
 
     Raises:
         InputError: the file is missing or is no usable graph.
     """
 
-    tokens_at_once = 0
+    tokens_at_once = 4096
+    states_together = False
 
     def __init__(self, file: Path) -> None:
         import onnxruntime as ort
@@ -49,20 +50,29 @@ class OnnxBackend:
         self._empty = np.zeros((layers, both, heads, 0, width), dtype=np.float32)
 
     def read(self, states: Sequence[Sequence[int]]) -> list[OnnxPrefix]:
-        return [OnnxPrefix(self._run("present", state, [0], self._empty)) for state in states]
+        return [OnnxPrefix(self._run("present", [state], [[0]], self._empty)) for state in states]
 
     def answer(self, prefixes: Sequence[OnnxPrefix], branches: Sequence[Branch]) -> list[NDArray[np.float32]]:
-        return [
-            self._run("logits", branch.ids, branch.ends, prefix.past)
-            for prefix, branch in zip(prefixes, branches, strict=True)
-        ]
+        """The logits of each branch; all follow one state (`states_together`)."""
+        tokens, ends = [branch.ids for branch in branches], [branch.ends for branch in branches]
+        logits = self._run("logits", tokens, ends, prefixes[0].past)
+        return [row[: len(positions)] for row, positions in zip(logits, ends, strict=True)]
 
     def _run(
-        self, output: str, ids: Sequence[int], options: Sequence[int], past: NDArray[np.float32]
+        self, output: str, ids: Sequence[Sequence[int]], options: Sequence[Sequence[int]], past: NDArray[np.float32]
     ) -> NDArray[np.float32]:
         given = {
-            "input_ids": np.array(ids, dtype=np.int64),
-            "option_pos": np.array(options, dtype=np.int64),
+            "input_ids": _padded(ids),
+            "option_pos": _padded(options),
+            "decide_pos": np.array([len(row) - 1 for row in ids], dtype=np.int64),
             "past": past,
         }
         return self._session.run([output], given)[0]  # pyright: ignore
+
+
+def _padded(rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    """Padded with 0 on the right, where nothing looks at it."""
+    out = np.zeros((len(rows), max(map(len, rows))), dtype=np.int64)
+    for i, row in enumerate(rows):
+        out[i, : len(row)] = row
+    return out

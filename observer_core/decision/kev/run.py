@@ -7,18 +7,19 @@ from observer_core.decision.golden import golden_traces
 from observer_core.decision.kev.adapter import merged
 from observer_core.decision.kev.base import remember_base
 from observer_core.decision.kev.checkpoint import copy_tokenizer, save_checkpoint
+from observer_core.decision.kev.examples import KevExamples, make_rows
 from observer_core.decision.kev.graph import export_kev
 from observer_core.decision.kev.layout import Layout
 from observer_core.decision.kev.presets import find_start
-from observer_core.decision.kev.trainer import KevExamples, KevTraining, make_rows, train_kev
-from observer_core.decision.training.data import Part
+from observer_core.decision.kev.trainer import KevTraining, train_kev
+from observer_core.decision.training.data import Part, questions_to_learn
 from observer_core.decision.training.determinism import reproducible
 from observer_core.decision.training.loop import LoopOptions
 from observer_core.decision.training.options import TrainOptions
 from observer_core.decision.training.progress import MetricSink, Progress, part
 from observer_core.decision.training.session import Session
 from observer_core.errors import InputError
-from observer_core.questions import DECISION_QUESTION, Question, default_questions
+from observer_core.questions import DECISION_QUESTION, Question
 from observer_core.rundir import CHECKPOINT, ONNX, Manifest
 from observer_core.slices import StateBuilder, v2_spec
 from observer_core.traces.trace import Split
@@ -44,7 +45,7 @@ def write_kev(
         InputError: the starting point cannot be used.
         TrainingFailedError: it diverged or collapsed.
     """
-    questions = default_questions()
+    questions = questions_to_learn(parts["train"], failure=options.failure)
     checkpoint = folder / CHECKPOINT
     with reproducible(options.seed):
         progress("loading the backbone", 0.0)

@@ -18,9 +18,14 @@ from observer_core.questions import Question, option_names
 
 
 class Backend(Protocol):
-    """Computes logits. `tokens_at_once` is how many padded tokens it likes to get together, 0 for one row."""
+    """Computes logits.
+
+    `tokens_at_once` is how many padded tokens, a branch's state included, it likes to get together;
+    `states_together` whether it takes several states at once: if not, the branches of one `answer` all follow one.
+    """
 
     tokens_at_once: int
+    states_together: bool
 
     def read(self, states: Sequence[Sequence[int]]) -> list[Any]:
         """What has to be kept of each state to answer questions about it (`Sized`)."""
@@ -58,6 +63,7 @@ class KevModel:
         onnx: Path | None = None,
         base: Path | None = None,
         device: str | None = None,
+        kept_bytes: int = KEPT_BYTES,
         max_tokens: int | None = None,
         cut: Cut = "end",
     ) -> "KevModel":
@@ -66,6 +72,7 @@ class KevModel:
         Args:
             base: the backbone's folder; without it the one the checkpoint names is looked for (`base.find_base`).
             device: where torch computes; a GPU of CUDA when there is one, else the CPU.
+            kept_bytes: memory for states read before.
             max_tokens: tokens of a state, when fewer than the checkpoint's `max_state`.
             cut: where a state that does not fit is cut.
 
@@ -79,7 +86,7 @@ class KevModel:
             config = KevConfig.load(checkpoint)
             if config is None:
                 raise InputError(f"{checkpoint} has a graph but no kev.json; copy the run again or train anew")
-            return cls(_layout(checkpoint, config, max_tokens, cut), OnnxBackend(onnx), config)
+            return cls(_layout(checkpoint, config, max_tokens, cut), OnnxBackend(onnx), config, kept_bytes=kept_bytes)
         from observer_core.decision.kev.checkpoint import load_checkpoint
         from observer_core.decision.kev.torch_backend import TorchBackend
 
@@ -90,7 +97,7 @@ class KevModel:
             raise InputError(
                 f"the tokenizer in {loaded.tokenizer} has {tokens} tokens, its base {known}; copy it again"
             )
-        return cls(layout, TorchBackend.on(device, loaded.network), loaded.config)
+        return cls(layout, TorchBackend.on(device, loaded.network), loaded.config, kept_bytes=kept_bytes)
 
     def plan(self, state: Any, questions: Mapping[str, Question], *, strict: bool = False) -> Plan:
         """One branch per question (see `DecisionModel.plan`)."""
@@ -106,7 +113,8 @@ class KevModel:
         # Requests about one state come one after the other, so that it is read once.
         order = sorted(range(len(jobs)), key=lambda i: (len(jobs[i].state), jobs[i].state))
         lengths = [len(jobs[i].state) for i in order]
-        for places in _fitting(lengths, self._backend.tokens_at_once):
+        at_once = self._backend.tokens_at_once if self._backend.states_together else 0
+        for places in _fitting(lengths, at_once):
             chosen = [order[place] for place in places]
             for i, of_job in zip(chosen, self._answer([jobs[i] for i in chosen]), strict=True):
                 logits[i] = of_job

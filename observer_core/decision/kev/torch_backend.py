@@ -14,8 +14,8 @@ from transformers import DynamicCache
 from observer_core.decision.kev.layout import Branch
 from observer_core.decision.kev.model import KevNetwork, layer_types
 
-TOKENS_AT_ONCE = 16_384
-"""Padded tokens (state and branch) of one pass on an accelerator."""
+TOKENS_AT_ONCE = {"cpu": 4096, "cuda": 16_384, "mps": 16_384}
+"""Padded tokens (state and branch) of one pass: what the memory for keys and values grows with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +33,24 @@ class TorchPrefix:
 class TorchBackend:
     """PyTorch, on the device the network lies on, with LoRA merged.
 
-    On a CPU one row at a time: batching gains nothing there, and without padding an answer depends on nothing but its
-    own tokens, to the last bit. Elsewhere states are padded on the left, so that all branches continue at one place
-    (a recurrence must not run over padding), and branches on the right.
+    All branches of a state go together: each alone is too few tokens to be worth reading all weights for. On a CPU
+    one state keeps the cores busy; elsewhere several go together, padded on the left, so that all branches continue at
+    one place (a recurrence must not run over padding). Branches are padded on the right.
 
     Args:
-        tokens_at_once: padded tokens of one pass; 0 takes one row at a time.
+        tokens_at_once: padded tokens of one pass (`TOKENS_AT_ONCE`); 0 takes one row at a time.
+        states_together: whether one pass may hold several states.
     """
 
-    def __init__(self, network: KevNetwork, *, tokens_at_once: int | None = None) -> None:
+    def __init__(
+        self, network: KevNetwork, *, tokens_at_once: int | None = None, states_together: bool | None = None
+    ) -> None:
         self._network = network.eval()
         self._device = next(network.parameters()).device
         self._linear = [kind == "linear_attention" for kind in layer_types(network.config)]
-        fitting = 0 if self._device.type == "cpu" else TOKENS_AT_ONCE
-        self.tokens_at_once = fitting if tokens_at_once is None else tokens_at_once
+        kind = self._device.type
+        self.tokens_at_once = TOKENS_AT_ONCE[kind] if tokens_at_once is None else tokens_at_once
+        self.states_together = kind != "cpu" if states_together is None else states_together
 
     @classmethod
     def on(cls, device: str | None, network: KevNetwork) -> "TorchBackend":

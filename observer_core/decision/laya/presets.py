@@ -1,10 +1,10 @@
 """Starting points for training a Laya model: named presets, local folders, released checkpoints on the hub."""
 
 import importlib.util
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from observer_core.decision.kev.hub import HUB_ID, fetch
 from observer_core.decision.laya.config import (
     CONFIG_FILE,
     ENCODER_CONFIG,
@@ -14,14 +14,14 @@ from observer_core.decision.laya.config import (
     LayaConfig,
     read_config,
 )
-from observer_core.errors import InputError, one_line
+from observer_core.errors import InputError
 from observer_core.files import sha256_file
 from observer_core.tokenizer import TOKENIZER_FILE
 
 HEAD_LAYERS = 1
 """Of a new head. One layer is read at the markers only, so it costs next to nothing; two ranked no better here."""
 HEAD_MAX_LEN = 192
-DOWNLOADED = (CONFIG_FILE, WEIGHTS_FILE, f"{ENCODER_DIR}/*.json", f"{TOKENIZER_DIR}/*.json", f"{TOKENIZER_DIR}/*.txt")
+DOWNLOADED = [CONFIG_FILE, WEIGHTS_FILE, f"{ENCODER_DIR}/*.json", f"{TOKENIZER_DIR}/*.json", f"{TOKENIZER_DIR}/*.txt"]
 """What is fetched of a hub repository: nothing that could hold code."""
 
 
@@ -69,8 +69,6 @@ RELEASED = {
 }
 """The revisions that the makers' own package reviewed and pins (laya 0.4.15)."""
 
-_HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w.-]+))?")
-
 
 DEFAULT = "laya-mini"
 
@@ -88,14 +86,14 @@ def find_preset(name: str) -> Preset:
     folder = Path(name)
     if folder.is_dir():
         return _checkpoint(folder) if (folder / CONFIG_FILE).is_file() else _encoder(folder)
-    on_hub = _HUB_ID.fullmatch(RELEASED.get(name, name))
+    on_hub = HUB_ID.fullmatch(RELEASED.get(name, name))
     if on_hub is None:
         known = ", ".join((*PACKAGED, *RELEASED))
         raise InputError(f"no preset or folder '{name}'; presets of family laya: {known}; or give owner/name@revision")
     repo, revision = on_hub["repo"], on_hub["revision"]
     if revision is None:
         raise InputError(f"'{name}' is no folder, and a checkpoint on the hub needs its revision: {name}@REVISION")
-    return _read_checkpoint(repo.split("/")[1], repo, revision, _fetch(repo, revision))
+    return _read_checkpoint(repo.split("/")[1], repo, revision, fetch(f"{repo}@{revision}", DOWNLOADED))
 
 
 def _packaged(name: str) -> Preset:
@@ -135,16 +133,3 @@ def _positions(config: Path) -> int:
     if not isinstance(positions, int):
         raise InputError(f"{config} has no max_position_embeddings, so it describes no encoder; give another folder")
     return positions
-
-
-def _fetch(repo: str, revision: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(repo, revision=revision, allow_patterns=list(DOWNLOADED), etag_timeout=5))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise InputError(
-            f"{repo}@{revision} is not on this machine and cannot be fetched ({one_line(error)[:120]}); go online "
-            "once, or give a folder with the checkpoint"
-        ) from error

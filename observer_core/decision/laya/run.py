@@ -13,15 +13,15 @@ from observer_core.decision.laya.model import DecisionModel
 from observer_core.decision.laya.runtime import Backend, LayaModel, OnnxBackend, TorchBackend
 from observer_core.decision.laya.start import find_start
 from observer_core.decision.laya.trainer import LayaTraining, make_examples, train_laya
-from observer_core.decision.onnx import GRAPH, INT8_GRAPH, INT8_TOLERANCE, TOLERANCE, Exported, export_graph, quantise
+from observer_core.decision.onnx import Exported, export_checked, export_graph
 from observer_core.decision.protocol import read
-from observer_core.decision.training.data import Part
+from observer_core.decision.training.data import Part, questions_to_learn
 from observer_core.decision.training.loop import LoopOptions, reproducible
 from observer_core.decision.training.lora import LoraOptions
 from observer_core.decision.training.options import TrainOptions
 from observer_core.decision.training.progress import MetricSink, Progress, part
 from observer_core.decision.training.session import Session
-from observer_core.questions import DECISION_QUESTION, Question, default_questions
+from observer_core.questions import DECISION_QUESTION, Question
 from observer_core.rundir import CHECKPOINT, ONNX, Manifest
 from observer_core.slices import StateBuilder, v2_spec
 from observer_core.traces.trace import Split, Trace
@@ -45,7 +45,7 @@ def write_laya(
         InputError: the starting point cannot be used.
         TrainingFailedError: it diverged or collapsed.
     """
-    questions = default_questions()
+    questions = questions_to_learn(parts["train"], failure=options.failure)
     tokenizer = folder / CHECKPOINT / TOKENIZER_DIR
     with reproducible(options.seed):
         progress("loading the encoder", 0.0)
@@ -111,11 +111,7 @@ def export_laya(
     *,
     int8: bool,
 ) -> Exported:
-    """Export the graph and serve from it only if it answers as torch does on these states.
-
-    Returns:
-        What the manifest records. Without an equal graph nothing is left in `folder` and the note says why.
-    """
+    """Export the graph and serve from it only if it answers as torch does on these states (see `export_checked`)."""
     dims = {
         "input_ids": ("rows", "tokens"),
         "attention_mask": ("rows", "tokens"),
@@ -125,37 +121,15 @@ def export_laya(
     }
     # Rows, options and tokens of the example differ, so that no dimension is taken for another.
     example = collate([row for state in states[:2] for row in layout.rows(state, questions)], layout.pad_id)
-    graph, int8_graph = folder / GRAPH, folder / INT8_GRAPH
-    try:
-        export_graph(model, example, dims, graph)
-    except Exception as error:  # exporter and compiler raise many kinds; torch can serve this run as well
-        graph.unlink(missing_ok=True)
-        return Exported(
-            served=None, note=f"export failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        )
 
     def answers(backend: Backend) -> np.ndarray:
         given = read(LayaModel(layout, backend, config), states, questions)
         return np.array([p for of in given for answer in of.answers.values() for p in answer.probabilities.values()])
 
-    reference = answers(TorchBackend(model))
-
-    def difference(file: Path) -> float:
-        return float(np.abs(answers(OnnxBackend(file)) - reference).max())
-
-    exact = difference(graph)
-    if not exact <= TOLERANCE:
-        graph.unlink()
-        return Exported(served=None, note=f"the graph's probabilities differ from torch's by {exact:.2g}")
-    if not int8:
-        return Exported(served=GRAPH, max_difference=exact)
-    quantise(graph, int8_graph)
-    return _with_int8(exact, difference(int8_graph), int8_graph)
-
-
-def _with_int8(exact: float, rough: float, file: Path) -> Exported:
-    if rough <= INT8_TOLERANCE:
-        return Exported(served=INT8_GRAPH, max_difference=exact, int8_max_difference=rough)
-    file.unlink()
-    note = f"the int8 graph's probabilities differ by {rough:.2g}, more than {INT8_TOLERANCE}; fp32 is served"
-    return Exported(served=GRAPH, max_difference=exact, note=note)
+    return export_checked(
+        lambda file: export_graph(model, example, dims, file),
+        lambda file: answers(OnnxBackend(file)),
+        answers(TorchBackend(model)),
+        folder,
+        int8=int8,
+    )

@@ -100,7 +100,7 @@ def make_examples(
         if trace.label is None:
             raise ValueError("a training trace has no label")
         for (name, question), row in zip(questions.items(), layout.rows(state, questions), strict=True):
-            target = label_index(name, trace.label)
+            target = label_index(name, question, trace.label, trace.failure_type)
             if target is not None:
                 about = About(trace.trace_id, name, option_names(question)[target])
                 examples.append(Example(row, target, weight, about))

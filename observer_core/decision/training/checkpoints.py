@@ -11,6 +11,7 @@ whole, and when the training failed in a way that would repeat itself.
 import contextlib
 import fcntl
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -174,9 +175,9 @@ def _empty(folder: Path) -> None:
 
 def _remove_leftovers(out: Path) -> None:
     """Half-made files and folders of a process that was killed; under the lock no other process makes any."""
-    for folder in (partial_of(out), out.parent):
-        for path in folder.glob(f".{out.name}.*.tmp" if folder == out.parent else ".*.tmp"):
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+    half_made = re.compile(rf"\.{re.escape(out.name)}\.[0-9a-f]{{8}}\.tmp")
+    for path in [*partial_of(out).glob(".*.tmp"), *(p for p in out.parent.iterdir() if half_made.fullmatch(p.name))]:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from observer_core.errors import InputError
+from observer_core.questions import FAILURE_QUESTION, Question, default_questions, failure_question
 from observer_core.traces.splits import normalise_question, split_of
 from observer_core.traces.trace import Split, Trace
 
@@ -19,6 +21,10 @@ MIN_PER_CLASS: Mapping[Split, int] = {"train": 10, "validation": 2, "calibration
 
 MAX_WEIGHT = 20.0
 """Weights above this multiple of their mean are cut to it: a rare trace must not outvote all others."""
+
+
+MIN_PER_FAULT = 5
+"""Training traces a seeded fault must have to become an option of the question `failure`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +173,25 @@ def _part(traces: list[Trace], *, weights: bool) -> Part:
     mean = weight.mean()
     cut = int((weight / mean > MAX_WEIGHT).sum())
     return Part(traces, wrong, np.minimum(weight / mean, MAX_WEIGHT), cut, float(MAX_WEIGHT * mean))
+
+
+def questions_to_learn(train: Part, *, failure: bool) -> dict[str, Question]:
+    """The questions of a new run; with `failure` also which seeded fault a trace has.
+
+    Raises:
+        InputError: `failure` was asked for and no fault was seeded often enough to be learnt.
+    """
+    questions = default_questions()
+    if not failure:
+        return questions
+    found = Counter(trace.failure_type for trace in train.traces if trace.failure_type is not None)
+    kinds = sorted(kind for kind, n in found.items() if n >= MIN_PER_FAULT)
+    if not kinds:
+        raise InputError(
+            f"--failure needs a failure_type with {MIN_PER_FAULT} traces of split train or more (found: "
+            f"{dict(found) or 'none'}); give traces with seeded faults or leave it out"
+        )
+    return {**questions, FAILURE_QUESTION: failure_question(kinds)}
 
 
 def data_sha(traces: Sequence[Trace], *, in_order: bool = False) -> str:

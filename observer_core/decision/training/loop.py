@@ -353,9 +353,8 @@ class _Loop:
         self._metrics = saved["metrics"]
         for name, value, step in self._metrics:
             self._on_metric(name, value, step)
-        self._progress(
-            f"{self._stage.doing}: going on after step {self._state.step}", self._state.step / len(self._plan)
-        )
+        step, total = self._state.step, len(self._plan)
+        self._progress(f"{self._stage.doing}, resumed: {step} of {total} steps were done", step / total)
 
 
 def _plan(lengths: Sequence[int], options: LoopOptions) -> list[_Step]:

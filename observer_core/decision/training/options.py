@@ -30,7 +30,9 @@ class TrainOptions:
         gradient_checkpointing: keep only the layers' inputs and compute the rest again: less memory, a third slower.
         precision: of the arithmetic; weights are always fp32. `auto` is bf16 on a GPU that has it, else fp32.
         patience: held-out evaluations in a row, clearly worse than the best, after which training stops.
-        permute_options: show the options of choice questions in a new order each epoch.
+        failure: also learn which seeded fault a trace has, a choice question.
+        permute_options: show the options of choice questions in a new order each epoch; those of a noul and a score
+            have a fixed one.
         weights: count each trace by 1 / (keep probability × review probability).
         replay_share: of the training traces, how many come from the replayed data; not with `replay_rows`.
         replay_rows: that many of them instead of a share.
@@ -57,6 +59,7 @@ class TrainOptions:
     gradient_checkpointing: bool = False
     precision: Precision = "auto"
     patience: int = 3
+    failure: bool = False
     permute_options: bool = True
     lora_rank: int = 8
     seed: int = 0

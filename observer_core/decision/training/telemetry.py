@@ -189,5 +189,5 @@ def step_spans(run: str, record: StepRecord) -> Iterator[Span]:
             "gen_ai.evaluation.score.value": p,
             "gen_ai.evaluation.score.label": example.about.label,
         }
-        span_id = stable_id(8, "example", run, record.stage, record.step, example.row)
+        span_id = stable_id(8, "example", run, record.stage, record.step, example.row, example.about.question)
         yield Span(trace_id, span_id, root_id, "example", f"example {example.about.question}", start, end, attributes)

@@ -1,0 +1,42 @@
+"""Who may do what: keys for sending traces, for reading, and for administering, as `Authorization: Bearer <key>`."""
+
+import hmac
+from typing import Literal
+
+from observer_serving.config import Settings
+from observer_serving.receive.status import DENIED, UNAUTHENTICATED, RefusedError
+
+Role = Literal["ingest", "read", "admin"]
+_BEARER = b"Bearer "
+
+
+class Keys:
+    """The keys of a service. Without any, everything passes: the service then listens on loopback only.
+
+    `api_key` and the keys for `admin` may do everything. A role that no key is for is open to those alone.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        every: frozenset[Role] = frozenset(("ingest", "read", "admin"))
+        granted: list[tuple[bytes, frozenset[Role]]] = []
+        if settings.api_key is not None:
+            granted.append((settings.api_key.get_secret_value().encode(), every))
+        for role in every:
+            roles = every if role == "admin" else frozenset((role,))
+            granted += [(key.get_secret_value().encode(), roles) for key in getattr(settings.keys, role)]
+        self._granted = granted
+
+    def check(self, authorization: bytes, role: Role) -> None:
+        """
+        Raises:
+            RefusedError: no key, an unknown one, or one that is not for this.
+        """
+        if not self._granted:
+            return
+        given = authorization.removeprefix(_BEARER) if authorization.startswith(_BEARER) else b""
+        # Every key is compared, each in constant time: the answer's time tells nothing.
+        matching = [roles for key, roles in self._granted if hmac.compare_digest(given, key)]
+        if not matching:
+            raise RefusedError(UNAUTHENTICATED, "send 'Authorization: Bearer <api_key>'")
+        if not any(role in roles for roles in matching):
+            raise RefusedError(DENIED, f"this key is not for this; use one of keys.{role}")

@@ -1,0 +1,109 @@
+"""The whole of `observer.yaml`."""
+
+import hashlib
+import json
+
+from pydantic import Field, SecretStr, model_validator
+
+from observer_core.durations import Duration
+from observer_core.policy import Policy
+from observer_serving.config.scorers import BuiltinScorerSettings, ScorerSettings
+from observer_serving.config.sections import (
+    AssemblySettings,
+    BufferSettings,
+    EvaluatorsSettings,
+    ExporterSettings,
+    KeysSettings,
+    Listen,
+    NotifySettings,
+    ProjectSettings,
+    ReceiveSettings,
+    RedactSettings,
+    SpoolSettings,
+    TlsSettings,
+)
+from observer_serving.config.values import Section, is_loopback
+
+SERVICE = ""
+"""The scope of everything that no project has settings of its own for."""
+
+
+class Settings(Section):
+    """Every key is optional."""
+
+    listen: Listen = Field(default=Listen(), description="Where the service listens")
+    api_key: SecretStr | None = Field(default=None, description="A key that may do everything")
+    keys: KeysSettings = Field(default=KeysSettings(), description="Keys for single purposes")
+    tls: TlsSettings | None = Field(default=None, description="TLS on the listeners")
+    scorer: ScorerSettings = Field(default=BuiltinScorerSettings(), description="Which model scores")
+    policy: Policy = Field(default=Policy.model_validate({}), description="Which traces are kept")
+    projects: dict[str, ProjectSettings] = Field(
+        default={}, description="Scorer and policy of single projects, by name"
+    )
+    redact: RedactSettings = Field(default=RedactSettings(), description="What is never written down")
+    evaluators: EvaluatorsSettings = Field(default=EvaluatorsSettings(), description="Rewards run on live traces")
+    notify: NotifySettings = Field(default=NotifySettings(), description="Notes to people")
+    buffer: BufferSettings = Field(
+        default=BufferSettings(), description="What is acknowledged lies here until it is dealt with"
+    )
+    receive: ReceiveSettings = Field(default=ReceiveSettings(), description="Limits of a request")
+    assembly: AssemblySettings = Field(default=AssemblySettings(), description="When a trace is complete")
+    exporters: tuple[ExporterSettings, ...] = Field(default=(), description="Back ends that kept traces are sent to")
+    spool: SpoolSettings = Field(default=SpoolSettings(), description="Files for the pipeline")
+    drain: Duration = Field(default=20.0, description="How long SIGTERM waits for what is open")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Settings":
+        everything = self.api_key is not None or bool(self.keys.admin)
+        for name, address in self.listen.addresses().items():
+            kept = everything or bool(self.keys.read if name == "api" else self.keys.ingest)
+            if address is not None and not kept and not is_loopback(address):
+                key = "keys.read" if name == "api" else "keys.ingest"
+                raise ValueError(
+                    f"listen.{name}: {address} can be reached from other machines; "
+                    f"set api_key or {key}, or listen on 127.0.0.1"
+                )
+        for scope in self.scopes():
+            policy = self.policy_of(scope)
+            unknown = self.unknown_evaluators(policy) if policy else []
+            if unknown:
+                where = f"projects.{scope}.policy" if scope else "policy"
+                raise ValueError(f"{where}.rules: no evaluator is named {unknown[0]!r}; add it to evaluators.rewards")
+        for rule in self.notify.rules:
+            if rule.metric.startswith("evaluator.") and rule.metric[10:] not in self.evaluators.rewards:
+                raise ValueError(f"notify.rules: no evaluator is named {rule.metric[10:]!r}")
+        names = [exporter.name for exporter in self.exporters]
+        repeated = next((name for name in names if names.count(name) > 1), None)
+        if repeated is not None:
+            raise ValueError(f"exporters: two are named {repeated!r}; rename one")
+        return self
+
+    def unknown_evaluators(self, policy: Policy) -> list[str]:
+        """Evaluators that a policy's rules look at and the settings do not have."""
+        wanted = {name for rule in policy.rules for name in rule.when.evaluators}
+        return sorted(wanted - self.evaluators.rewards.keys())
+
+    def scorer_of(self, scope: str) -> ScorerSettings | None:
+        """The scorer settings that a scope has of its own; the service always has some."""
+        return self.scorer if scope == SERVICE else self.projects[scope].scorer
+
+    def policy_of(self, scope: str) -> Policy | None:
+        """The policy that a scope has of its own; the service always has one."""
+        return self.policy if scope == SERVICE else self.projects[scope].policy
+
+    def tls_of(self, listener: str) -> TlsSettings | None:
+        """The TLS settings of a listener; `None` where it speaks plainly."""
+        return self.tls if self.tls is not None and listener in self.tls.listeners else None
+
+    def scopes(self) -> tuple[str, ...]:
+        """The service, then every project with settings of its own."""
+        return (SERVICE, *self.projects)
+
+    def fingerprint(self, scope: str = SERVICE) -> str:
+        """Changes with the scope's `scorer` or `policy`: then the file speaks again, whatever was accepted since."""
+        scorer, policy = self.scorer_of(scope), self.policy_of(scope)
+        spoken = {
+            "scorer": scorer.model_dump(mode="json") if scorer else None,
+            "policy": policy.to_json() if policy else None,
+        }
+        return hashlib.sha256(json.dumps(spoken, sort_keys=True).encode()).hexdigest()

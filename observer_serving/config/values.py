@@ -1,0 +1,59 @@
+"""How settings write sizes, addresses and names, and what every section of them shares."""
+
+import ipaddress
+import re
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+
+
+def parse_size(value: Any) -> int:
+    """Bytes of `64MiB`, `10MB`, `2GiB` or a whole number.
+
+    Raises:
+        ValueError: not of that form, or not above 0.
+    """
+    match = _SIZE.fullmatch(str(value).strip()) if isinstance(value, str | int) else None
+    if isinstance(value, bool) or match is None or match[2].upper() not in _UNITS:
+        raise ValueError(f"{value!r} is not a size; write it as 64MiB, 10MB or a number of bytes")
+    size = int(float(match[1]) * _UNITS[match[2].upper()])
+    if size <= 0:
+        raise ValueError(f"{value!r} must be above 0")
+    return size
+
+
+def format_size(size: int) -> str:
+    """The size in the largest binary unit that gives a whole number; what `parse_size` reads back."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size % unit == 0:
+            return f"{size // unit}{name}"
+    return str(size)
+
+
+Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(format_size, return_type=str)]
+Address = Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:]+\]|[^:\[\]]+):\d{1,5}$")]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$", max_length=64)]
+
+
+class Section(BaseModel):
+    """A mapping of settings; an unknown key is refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` as a pair; an IPv6 host comes in brackets."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach the address."""
+    host, _ = split_address(address)
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
