@@ -123,13 +123,18 @@ class ScriptedModel:
         return Reading(answers, False)
 
 
+OPINION = 60.0
+"""What random heads are multiplied by: an answer that is always near uniform would agree with every other one."""
+
+
 def random_laya_run(out: Path, encoder: Any, tokenizer: Path, *, max_len: int) -> RunDirectory:
     """A run directory as training leaves it, around an encoder and a head that has learned nothing."""
     import torch
 
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(0)
         network = LayaNetwork(encoder, head_layers=HEAD_LAYERS, actions=1)
+        network.scorer[-1].weight.mul_(OPINION)
     round_to_half(network)
     config = LayaConfig(encoder="tiny", head_layers=HEAD_LAYERS, max_len=max_len, head_max_len=HEAD_MAX_LEN)
     copy_tokenizer(tokenizer, out / CHECKPOINT / TOKENIZER_DIR)
@@ -152,6 +157,7 @@ def random_kev_run(out: Path, base: Path) -> RunDirectory:
         torch.manual_seed(0)
         loaded = find_start(str(base), None, None, rank=4).loaded
         loaded.network.backbone = fresh_adapter(loaded.network.backbone, rank=4)
+        loaded.network.head.q.weight.data.mul_(OPINION)
     kev.copy_tokenizer(loaded.tokenizer, out / CHECKPOINT)
     kev.save_checkpoint(loaded.network, loaded.config, loaded.base, out / CHECKPOINT)
     return seal(out, Manifest(family="kev", model=out.name, questions=default_questions()))
