@@ -72,7 +72,7 @@ def start_up(run: Path | None, rounds: int) -> None:
     for place, unit in enumerate(("s", "CPU s")):
         ours, floor = min(one[place] for one in served), min(one[place] for one in bare)
         print(
-            f"start-up with {run or 'builtin'}: {ours:.2f} {unit}, bare imports {floor:.2f}: {ours / floor:.2f} (wanted 2)"
+            f"start-up, {run or 'builtin'}: {ours:.2f} {unit}, bare imports {floor:.2f}: {ours / floor:.2f} (wanted 2)"
         )
 
 
