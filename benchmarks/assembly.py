@@ -112,9 +112,7 @@ def main() -> None:
             process.join()
         p99.append(waits[int(len(waits) * 0.99)] * 1000)
         middle = statistics.median(waits) * 1000
-        print(
-            f"beside a trace of {huge:,} spans: median {middle:.1f} ms, p99 {p99[-1]:.1f} ms of {len(waits)} small traces"
-        )
+        print(f"beside {huge:,} spans: median {middle:.1f} ms, p99 {p99[-1]:.1f} ms ({len(waits)} small traces)")
     print(f"p99 rises by {p99[1] - p99[0]:.1f} ms (wanted at most 50)")
 
 

@@ -1,18 +1,21 @@
 """`buffer: nats` against a real nats-server: workers share the traces, and whatever ends or moves, each is decided once."""
 
 import asyncio
+import random
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import nats
 import orjson
 import pytest
 from nats.js.api import AckPolicy, ConsumerConfig
 from nats_server import NatsServer, needs_nats, running_nats
-from serving.harness import make_request, new_trace, wait_until
+from serving.harness import Service, make_request, new_trace, wait_until
 
 from observer_core.decisions import Decision
 from observer_core.errors import InputError
@@ -359,3 +362,60 @@ def test_what_is_wrong_at_start_is_one_line(tmp_path: Path, server: NatsServer):
         plain.start()
         with pytest.raises(InputError, match="nats-server -js"):
             NatsLink(LinkOptions(plain.url))
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(1200)
+def test_workers_killed_at_random_moments(tmp_path: Path, server: NatsServer):
+    """Real processes, `kill -9`, the server too: acknowledged and decided are the same set, each decided once."""
+    rng = random.Random(11)
+    live = [
+        Service(
+            tmp_path / f"process{number}",
+            {
+                "buffer": {"kind": "nats", "url": server.url, "parts": PARTS, "lease": "3s", "max_bytes": "200MiB"},
+                "policy": {"keep_threshold": 0.5, "hash_key": "same"},
+                "assembly": {"quiet_period": "200ms", "timeout": "30m"},
+            },
+        ).start()
+        for number in range(2)
+    ]
+    acknowledged: set[str] = set()
+    stop = threading.Event()
+
+    def send() -> None:
+        while not stop.is_set():
+            trace_id, span_ids = new_trace(4)
+            request = make_request((trace_id, span_ids))
+            while not stop.is_set():
+                try:
+                    if rng.choice(live).export(request).status_code == 200:
+                        acknowledged.add(trace_id.hex())
+                        break
+                except httpx.TransportError:
+                    time.sleep(0.05)
+
+    senders = [threading.Thread(target=send, daemon=True) for _ in range(3)]
+    for sender in senders:
+        sender.start()
+    for number in range(8):
+        seen = len(acknowledged)
+        wait_until(lambda seen=seen: len(acknowledged) > seen + 5, seconds=120)
+        time.sleep(rng.uniform(0, 1))
+        if number % 4 == 3:
+            server.stop(signal.SIGKILL)
+            server.start()
+        else:
+            victim = live[number % 2]
+            victim.kill()
+            victim.start()
+    stop.set()
+    for sender in senders:
+        sender.join(timeout=60)
+    wait_until(lambda: acknowledged <= {d["trace_id"] for d in live[0].decisions()}, seconds=180)
+    log = decided_in_log(server.url)
+    assert len(log) == len(set(log)), "no trace was decided twice"
+    assert acknowledged <= set(log)
+    wait_until(lambda: live[1].decisions() == live[0].decisions(), seconds=60)
+    for one in live:
+        one.kill()
