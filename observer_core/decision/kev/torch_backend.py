@@ -14,7 +14,7 @@ from transformers import DynamicCache
 from observer_core.decision.kev.layout import Branch
 from observer_core.decision.kev.model import KevNetwork, layer_types
 
-TOKENS_AT_ONCE = {"cpu": 4096, "cuda": 16_384, "mps": 16_384}
+CPU_TOKENS, GPU_TOKENS = 4096, 16_384
 """Padded tokens (state and branch) of one pass: what the memory for keys and values grows with."""
 
 
@@ -38,7 +38,7 @@ class TorchBackend:
     one place (a recurrence must not run over padding). Branches are padded on the right.
 
     Args:
-        tokens_at_once: padded tokens of one pass (`TOKENS_AT_ONCE`); 0 takes one row at a time.
+        tokens_at_once: padded tokens of one pass (`CPU_TOKENS`, `GPU_TOKENS`); 0 takes one row at a time.
         states_together: whether one pass may hold several states.
     """
 
@@ -48,9 +48,10 @@ class TorchBackend:
         self._network = network.eval()
         self._device = next(network.parameters()).device
         self._linear = [kind == "linear_attention" for kind in layer_types(network.config)]
-        kind = self._device.type
-        self.tokens_at_once = TOKENS_AT_ONCE[kind] if tokens_at_once is None else tokens_at_once
-        self.states_together = kind != "cpu" if states_together is None else states_together
+        on_cpu = self._device.type == "cpu"
+        fitting = CPU_TOKENS if on_cpu else GPU_TOKENS
+        self.tokens_at_once = fitting if tokens_at_once is None else tokens_at_once
+        self.states_together = not on_cpu if states_together is None else states_together
 
     @classmethod
     def on(cls, device: str | None, network: KevNetwork) -> "TorchBackend":
