@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from observer_core.errors import InputError
 from observer_core.traces.trace import Trace
 from observer_pipeline.cli.progress import progress_bar
 
@@ -23,10 +24,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON")]
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="The test agent: one question, a batch with seeded faults, a chat.")
+    group = typer.Typer(
+        no_args_is_help=True,
+        help="The test agent: a question, a batch with seeded faults, a chat, the quality of its data.",
+    )
     group.command("run")(run)
     group.command("generate")(generate)
     group.command("chat")(chat)
+    group.command("quality")(quality)
     app.add_typer(group, name="agent")
 
 
@@ -145,3 +150,31 @@ def chat(
         print(f"  {question.question}")
     sys.stdout.flush()
     serve_chat(port, endpoint=endpoint if export else None, project=project, source=hotpotqa)
+
+
+def quality(
+    source: Annotated[str, typer.Argument(help="Labeled traces: JSONL, a folder, or phoenix://host:port/project")],
+    out: Annotated[Path, typer.Option(help="New folder for quality.md, quality.html and quality.json")],
+    spans: Annotated[Path | None, typer.Option(help="Their OTLP span file, for the leakage probe")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Report on labeled traces: balance, leaks, duplicates, doubtful labels, and baselines that must fail.
+
+    Exits 0 whatever is found: the problems are in the report.
+    """
+    from observer_core.traces.otlp import read_otlp_file, split_by_trace
+    from observer_pipeline.agent.quality.report import REPORT_HTML, examine, write_quality
+    from observer_pipeline.sources import load_traces
+
+    if out.exists():
+        raise InputError(f"{out} exists already; choose another folder or remove it first")
+    groups = [group for request in read_otlp_file(spans) for group in request.resource_spans] if spans else []
+    by_trace = {trace_id.hex(): found for trace_id, found in split_by_trace(groups).items()}
+    found = examine(load_traces(source), title=f"Data quality: {Path(source).name}", spans=by_trace)
+    write_quality(out, found)
+    if as_json:
+        print(json.dumps(found.to_json()))
+        return
+    for problem in found.problems:
+        print(f"- {problem}")
+    print(f"{found.n} labeled traces, {len(found.problems)} problems; see {out / REPORT_HTML}")
