@@ -54,6 +54,7 @@ def killed(out: Path, encoder: Path, *when: str) -> list[tuple[int, list]]:
     return found
 
 
+@pytest.mark.heavy
 def test_a_killed_training_goes_on_to_the_same_result(tiny_encoder: Path, tmp_path: Path) -> None:
     """Killed in the head's training, in LoRA's, and after both, by a real SIGKILL each time."""
     whole = train_run(easy_traces(200), tmp_path / "whole", quick(tiny_encoder))

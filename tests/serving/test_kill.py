@@ -100,10 +100,12 @@ def test_nothing_acknowledged_is_lost_and_nothing_is_decided_twice(service):
     assert live.terminate() == 0
     assert list((live.home / "serving" / "wal").glob("*.wal")) == []
     spooled = ds.dataset(live.home / "spool" / "decisions").to_table().to_pylist()
-    assert {r["trace_id"] for r in spooled} == by_id.keys(), "every decision reaches the spool"
-    assert all(r["decision"] == by_id[r["trace_id"]]["decision"] for r in spooled), "a second row is the same decision"
+    # What was sent and never acknowledged may be decided after the record was read; its decisions are here too.
+    final = {(r["trace_id"], r["decision"]) for r in spooled}
+    assert final >= {(trace_id, d["decision"]) for trace_id, d in by_id.items()}, "every decision reaches the spool"
+    assert len(final) == len({r["trace_id"] for r in spooled}), "a second row is the same decision"
     kept = {r["trace_id"] for r in ds.dataset(live.home / "spool" / "traces").to_table().to_pylist()}
-    assert kept == {trace_id for trace_id, d in by_id.items() if d["decision"] == "keep"}
+    assert kept == {trace_id for trace_id, decision in final if decision == "keep"}
 
 
 class Plan:

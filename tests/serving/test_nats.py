@@ -65,7 +65,7 @@ class Worker:
         """Take traces in, as a receiver does; returns once they are confirmed."""
         request = make_request(*traces, question=attribute or "Which river?")
         pieces = cut(request, request.SerializeToString()).pieces
-        self.do(self.app.wal.append(Received(1, tuple(pieces))))
+        self.do(self.app.wal.append(Received(time.time_ns(), tuple(pieces))))
 
     def decisions(self) -> dict[str, Decision]:
         return {d.trace_id: d for d in self.app.record.find({}, limit=100_000)[0]}
