@@ -1,6 +1,8 @@
 """A training killed with SIGKILL goes on to the same weights, predictions and metrics; a different one is refused."""
 
+import contextlib
 import json
+import math
 import os
 import random
 import signal
@@ -80,45 +82,40 @@ def test_the_command_killed_at_any_moment_ends_alike(tiny_encoder: Path, tmp_pat
     environ = os.environ | {"OBSERVER_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
 
     def start(name: str) -> subprocess.Popen[bytes]:
+        numbers = "--epochs 1 --head-epochs 1 --lr 2e-3 --head-lr 2e-3 --batch-tokens 1024 --checkpoint-steps 1"
         options = ["--family", "laya", "--data", str(tmp_path / "traces.jsonl"), "--preset", str(tiny_encoder)]
-        options += [
-            "--epochs",
-            "3",
-            "--head-epochs",
-            "1",
-            "--lr",
-            "2e-3",
-            "--head-lr",
-            "2e-3",
-            "--batch-tokens",
-            "1024",
-        ]
-        options += ["--no-onnx", "--checkpoint-steps", "1", "--out", str(tmp_path / name)]
+        options += [*numbers.split(), "--no-onnx", "--out", str(tmp_path / name)]
         command = [sys.executable, "-m", "observer_pipeline.cli", "train", *options]
-        return subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        return subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
-    began = time.monotonic()
     whole = start("whole")
-    assert whole.wait(240) == 0
-    took = time.monotonic() - began
-    rng, kills = random.Random(0), 0
+    assert whole.wait(280) == 0
+    rng, kills, folder = random.Random(0), 0, partial_of(tmp_path / "out")
+
+    def checkpoints() -> set[tuple[str, int]]:
+        with contextlib.suppress(FileNotFoundError):  # the folder goes when the run is whole
+            return {(file.name, file.stat().st_mtime_ns) for file in folder.glob("*.pt")}
+        return set()
+
     while True:
-        process = start("out")
-        try:
-            _, errors = process.communicate(timeout=rng.uniform(0.4, 1.0) * took)
-            assert process.returncode == 0, errors
+        process, before, steps = start("out"), checkpoints(), 0
+        wanted = rng.randint(1, 12) if kills < 2 else math.inf
+        while process.poll() is None and steps < wanted:  # that many checkpoints later, at whatever moment that is
+            time.sleep(rng.uniform(0.001, 0.02))
+            if (now := checkpoints()) != before:
+                before, steps = now, steps + 1
+        if process.poll() is not None:
+            assert process.returncode == 0
             break
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            kills += 1
-            if (tmp_path / "out").exists():  # it died after its work was done
-                break
-        assert kills < 20
-    assert kills
+        process.kill()
+        process.wait()
+        kills += 1
+        if (tmp_path / "out").exists():  # it died after its work was done
+            break
     assert results(tmp_path / "out") == results(tmp_path / "whole")
     left = {path.name for path in tmp_path.iterdir()} - {"out.partial"}  # there if it died between rename and removal
     assert left == {"out", "traces.jsonl", "whole"}
+    assert kills
 
 
 def interrupted(out: Path, encoder: Path, traces: list[Trace], **changes: object) -> None:
