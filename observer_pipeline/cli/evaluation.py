@@ -95,7 +95,8 @@ def register(app: typer.Typer) -> None:
                 predictions = pa.concat_tables([predictions, asked])
             except NotRunError as error:
                 not_run[JEV] = str(error)
-        champion, *_, challenger = opened
+        names = list(opened)
+        champion, challenger = names[0], names[-1]
         report = build_report(
             predictions,
             scorer=challenger,

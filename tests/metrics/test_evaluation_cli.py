@@ -181,3 +181,14 @@ def test_what_jev_would_cost_needs_an_agreement(folder, monkeypatch):
             observer(*COMPARED, "--jev", "--max-usd", "0")
         assert config.requests == 0, "nothing was asked"
         assert observer(*COMPARED, "--jev", "--max-usd", "0", "--yes")
+
+
+def test_one_run_can_be_set_beside_jev(folder, monkeypatch):
+    with reference() as url:
+        jev_folder(folder, monkeypatch, url, "home-one")
+        found = json.loads(observer("compare", "--runs", "runs/a", "--data", "data.jsonl", "--jev", "--json"))
+    assert [difference["b"] for difference in found["differences"]] == ["jev"]
+    assert found["gate"]["champion"] is None
+    jev_folder(folder, monkeypatch, None, "home-one")
+    text = observer("compare", "--runs", "runs/a", "--data", "data.jsonl", "--jev")
+    assert "jev (not run): no key" in text
