@@ -60,6 +60,11 @@ class Beside:
                 ready += self._if_ready(scored.candidate.trace_id, one)
         return ready
 
+    def heard(self, batch: Sequence[Scored] | Sequence[Evaluated]) -> list[Scored]:
+        """Scores or values came; returns the traces that can be decided now."""
+        scored = [one for one in batch if isinstance(one, Scored)]
+        return self.scored(scored) + self.evaluated([one for one in batch if isinstance(one, Evaluated)])
+
     def forget(self, trace_id: str) -> None:
         """Nobody here decides the trace any more; what still comes for it is passed over."""
         self._open.pop(trace_id, None)

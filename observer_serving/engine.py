@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from observer_core.decisions import Decision
 from observer_core.errors import ObserverError
@@ -20,16 +20,17 @@ from observer_serving.assemble import AssembledTrace, Assembler
 from observer_serving.beside import Beside
 from observer_serving.buffer.protocol import Logged
 from observer_serving.buffer.received import JsonTrace
-from observer_serving.buffer.record import DecisionRecord, Recorded
-from observer_serving.candidate import Candidate, from_json, from_spans, unreadable
+from observer_serving.buffer.record import DecisionRecord
+from observer_serving.candidate import Candidate, from_json, read_spans
 from observer_serving.clock import Clock
 from observer_serving.decide import Decider
 from observer_serving.deliver import Decided, Delivery, LatePiece
-from observer_serving.evaluate import Evaluated
+from observer_serving.events import Again, Event, Forget, Resumed
 from observer_serving.export import ExportOutcome
 from observer_serving.logs import DECISIONS
 from observer_serving.metrics import Metrics
-from observer_serving.receive.wire import Piece, split_ids
+from observer_serving.receive.wire import Piece
+from observer_serving.resume import Undelivered
 from observer_serving.score import Scored, Scoring, ShadowScore
 from observer_serving.score.lane import earliest
 from observer_serving.stats import Stats
@@ -41,33 +42,6 @@ _MAX_EVENTS = 256
 _RETRY_SECONDS = 1.0
 _PAUSE_SECONDS = 0.01
 _DISK_ERRORS = (OSError, ObserverError, sqlite3.Error)
-
-
-@dataclass(frozen=True, slots=True)
-class _Again:
-    """An entry that an engine had before."""
-
-    entry: Logged
-    part: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Resumed:
-    """The last of a part's `_Again` has come."""
-
-    part: int
-    done: threading.Event
-
-
-@dataclass(frozen=True, slots=True)
-class _Forget:
-    """Another engine goes on with the traces that `covers` says yes to."""
-
-    part: int
-    covers: Callable[[bytes], bool]
-
-
-Event = Logged | _Again | _Resumed | _Forget | list[Scored] | list[Evaluated] | ShadowScore | ExportOutcome | None
 
 
 @dataclass(slots=True)
@@ -82,6 +56,9 @@ class Engine:
     """Runs on its own thread after `start`; tests call `step` instead.
 
     Args:
+        max_age: the most seconds that an entry taken in again counts as waited.
+        max_backlog: bytes; `resume` waits while more than that is taken in and not dealt with.
+        decides_open: whether `drain` decides what is open, or leaves it to another process.
         on_decided: told of every decision once it is on disk; must neither block nor raise.
     """
 
@@ -103,12 +80,6 @@ class Engine:
         decides_open: bool = True,
         on_decided: Sequence[Callable[[Decision, Candidate], None]] = (),
     ) -> None:
-        """
-        Args:
-            max_age: the most seconds that an entry taken in again counts as waited.
-            max_backlog: bytes; `resume` waits while more than that is taken in and not dealt with.
-            decides_open: whether `drain` decides what is open, or leaves it to another process.
-        """
         self._assembler = assembler
         self._scoring = scoring
         self._beside = beside
@@ -125,9 +96,8 @@ class Engine:
         self._on_decided = on_decided
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._in_flight: dict[bytes, _InFlight] = {}
-        # Part → row → a decision that was recorded and perhaps not delivered, with its entries.
-        self._undelivered: dict[int, dict[int, tuple[Recorded, list[tuple[Logged, Piece | JsonTrace]]]]] = {}
-        self._held_bytes = self._held_spans = 0  # of those
+        self._undelivered = Undelivered()
+        self._held_bytes = self._held_spans = 0  # of the traces in flight
         self._put_bytes = self._taken_bytes = 0  # each written by one thread at a time
         self._scored: deque[Scored] = deque()
         self._decided: deque[tuple[Decision, Scored]] = deque()
@@ -161,18 +131,18 @@ class Engine:
         """Take entries that an engine had before: what is undecided goes on, what was decided stays decided."""
         self._put_bytes += sum(entry.received.size for entry in entries)
         for entry in entries:
-            self._events.put(_Again(entry, part))
+            self._events.put(Again(entry, part))
 
     def resumed(self, part: int) -> threading.Event:
         """All entries of a part have been taken in again: deliver its decisions that may not have been. The event is
         set once this has been dealt with."""
         done = threading.Event()
-        self._events.put(_Resumed(part, done))
+        self._events.put(Resumed(part, done))
         return done
 
     def forget(self, part: int, covers: Callable[[bytes], bool]) -> None:
         """Let another engine go on with the traces that `covers` says yes to."""
-        self._events.put(_Forget(part, covers))
+        self._events.put(Forget(part, covers))
 
     def put(self, event: Event) -> None:
         """Hand over an event, from any thread."""
@@ -205,30 +175,28 @@ class Engine:
         else:
             self.step()
 
-    def _take_again(self, again: _Again, now: float) -> None:
+    def _take_again(self, again: Again, now: float) -> None:
         entry = again.entry
         age = min(max(0.0, (self._clock.now_ns() - entry.received.received_ns) / 1e9), self._max_age)
         for item in entry.received.items:
             recorded = self._record.lookup(item.trace_id)
             if recorded is not None and not self._record.is_settled(recorded):
-                undelivered = self._undelivered.setdefault(again.part, {})
-                undelivered.setdefault(recorded.row, (recorded, []))[1].append((entry, item))
+                self._undelivered.add(again.part, recorded, entry, item)
             else:
                 self._receive(entry, item, now, age, decided=recorded is not None)
 
-    def _deliver_again(self, resumed: _Resumed, now: float) -> None:
-        undelivered = self._undelivered.pop(resumed.part, {})
-        for row in sorted(undelivered):
-            recorded, items = undelivered[row]
-            candidate, late = _candidate_again(recorded, items, now)
-            self._delivery.add([Decided(row, recorded.decision, candidate)])
+    def _deliver_again(self, resumed: Resumed, now: float) -> None:
+        decisions = 0
+        for recorded, candidate, late in self._undelivered.take(resumed.part, now):
+            self._delivery.add([Decided(recorded.row, recorded.decision, candidate)])
             for piece in late:
                 self._delivery.add_late(piece)
-        log.info("taken in again: %d open traces, %d decisions to deliver again", self.open_traces, len(undelivered))
+            decisions += 1
+        log.info("taken in again: %d open traces, %d decisions to deliver again", self.open_traces, decisions)
         resumed.done.set()
 
-    def _forget(self, forget: _Forget) -> None:
-        self._undelivered.pop(forget.part, None)
+    def _forget(self, forget: Forget) -> None:
+        self._undelivered.forget(forget.part)
         traces, spans = self._assembler.discard(forget.covers)
         for trace_id in [trace_id for trace_id in self._in_flight if forget.covers(trace_id)]:
             spans += self._give_up(trace_id)
@@ -298,17 +266,15 @@ class Engine:
             decided = self._record.decided(new) if new else set()
             for item in items:
                 self._receive(event, item, now, age=0.0, decided=item.trace_id in decided)
-        elif isinstance(event, _Again):
+        elif isinstance(event, Again):
             self._taken_bytes += event.entry.received.size
             self._take_again(event, now)
-        elif isinstance(event, _Resumed):
+        elif isinstance(event, Resumed):
             self._deliver_again(event, now)
-        elif isinstance(event, _Forget):
+        elif isinstance(event, Forget):
             self._forget(event)
         elif isinstance(event, list):
-            scored = [one for one in event if isinstance(one, Scored)]
-            evaluated = [one for one in event if isinstance(one, Evaluated)]
-            self._scored.extend(self._beside.scored(scored) + self._beside.evaluated(evaluated))
+            self._scored.extend(self._beside.heard(event))
         elif isinstance(event, ShadowScore):
             self._beside.shadowed(event)
         elif isinstance(event, ExportOutcome):
@@ -317,16 +283,19 @@ class Engine:
     # -- stages
 
     def _receive(self, entry: Logged, item: Piece | JsonTrace, now: float, age: float, *, decided: bool) -> None:
-        is_json = isinstance(item, JsonTrace)
         self._metrics.bytes_received.inc(len(item.data))
-        if not is_json:
+        if not (is_json := isinstance(item, JsonTrace)):
             self._metrics.spans_received.inc(item.spans)
             self._stats.received(item.spans, now)
         is_open = item.trace_id in self._assembler
         if is_json and (is_open or item.trace_id in self._in_flight or decided):
             self._release(entry.segment, 1)  # posted again
         elif is_json:
-            self._receive_json(entry, item, now)
+            candidate = from_json(item, received_ns=entry.received.received_ns, segment=entry.segment, now=now)
+            self._metrics.traces_received.inc()
+            self._metrics.spans_received.inc(candidate.spans)
+            self._stats.received(candidate.spans, now)
+            self._submit(item.trace_id, candidate)
         elif item.trace_id in self._in_flight:
             self._in_flight[item.trace_id].late.append(LatePiece(item, entry.segment))
         elif decided:
@@ -339,20 +308,9 @@ class Engine:
             ):
                 self._complete(assembled)
 
-    def _receive_json(self, entry: Logged, item: JsonTrace, now: float) -> None:
-        candidate = from_json(item, received_ns=entry.received.received_ns, segment=entry.segment, now=now)
-        self._metrics.traces_received.inc()
-        self._metrics.spans_received.inc(candidate.spans)
-        self._stats.received(candidate.spans, now)
-        self._submit(item.trace_id, candidate)
-
     def _complete(self, assembled: AssembledTrace) -> None:
-        try:
-            candidate = from_spans(assembled)
-        except Exception:
-            log.exception("cannot read trace %s as an agent run; it goes unscored", assembled.trace_id.hex())
-            self._metrics.normalise_failures.inc()
-            candidate = unreadable(assembled)
+        candidate = read_spans(assembled)
+        self._metrics.normalise_failures.inc(candidate.trace is None)
         self._submit(assembled.trace_id, candidate)
 
     def _submit(self, trace_id: bytes, candidate: Candidate) -> None:
@@ -414,23 +372,16 @@ class Engine:
             self._count(decision, scored.candidate, now)
 
     def _count(self, decision: Decision, candidate: Candidate, now: float) -> None:
-        kept = decision.decision == "keep"
-        metrics = self._metrics
-        (metrics.traces_kept if kept else metrics.traces_dropped).labels(decision.reason).inc()
-        (metrics.spans_kept if kept else metrics.spans_dropped).inc(decision.spans)
-        metrics.spans_duplicate.inc(candidate.duplicates)
-        metrics.keep_probability.inc(decision.keep_probability)
-        metrics.decision_seconds.observe(decision.latency_ms / 1000)
-        if decision.p_wrong is not None:
-            metrics.p_wrong.observe(decision.p_wrong)
+        self._metrics.decided(decision)
+        self._metrics.spans_duplicate.inc(candidate.duplicates)
         self._stats.decided(decision, now)
         for tell in self._on_decided:
             tell(decision, candidate)
         decision_log.info("%s %s", decision.decision, decision.trace_id, extra={"fields": decision.to_json()})
 
     def _show(self) -> None:
-        late = sum(late.piece.spans for one in self._in_flight.values() for late in one.late)
         self._metrics.traces_open.set(self.open_traces)
+        late = sum(late.piece.spans for one in self._in_flight.values() for late in one.late)
         self._metrics.spans_open.set(self._assembler.spans + self._held_spans + late + self._delivery.late_spans)
         self._metrics.waiting_traces.set(self._scoring.waiting)
         self._metrics.held_bytes.set(self._assembler.bytes + self.backlog_bytes)
@@ -447,42 +398,3 @@ class Engine:
             self.step(self._wait())
         self._delivery.settle()
         self.step()
-
-
-def _candidate_again(
-    recorded: Recorded, items: list[tuple[Logged, Piece | JsonTrace]], now: float
-) -> tuple[Candidate, list[LatePiece]]:
-    """The candidate behind a recorded decision, from the log, and the late pieces among its items."""
-    decision = recorded.decision
-    posted = [(entry, item) for entry, item in items if isinstance(item, JsonTrace)]
-    known = set(split_ids(recorded.span_ids))
-    pieces: list[tuple[Piece, int]] = []
-    late: list[LatePiece] = []
-    for entry, item in items:
-        if isinstance(item, JsonTrace):
-            continue
-        if known.issuperset(split_ids(item.span_ids)):
-            pieces.append((item, entry.segment))
-        else:
-            late.append(LatePiece(item, entry.segment))
-    segments = tuple(segment for _, segment in pieces)
-    if posted:
-        entry, item = posted[0]
-        candidate = from_json(item, received_ns=entry.received.received_ns, segment=entry.segment, now=now)
-        more = tuple(entry.segment for entry, _ in posted[1:])
-        return replace(candidate, segments=(*candidate.segments, *more, *segments)), late
-    assembled = AssembledTrace(
-        trace_id=bytes.fromhex(decision.trace_id),
-        data=b"".join(piece.data for piece, _ in pieces),
-        span_ids=recorded.span_ids,
-        duplicates=sum(piece.spans for piece, _ in pieces) - len(known),
-        complete_reason=decision.complete_reason,
-        received_ns=items[0][0].received.received_ns,
-        completed_at=now,
-        segments=segments,
-    )
-    try:
-        return from_spans(assembled), late
-    except Exception:
-        log.exception("cannot read trace %s as an agent run", decision.trace_id)
-        return unreadable(assembled), late

@@ -6,6 +6,8 @@ They count since the process started; what a restart reads back from the log is 
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from observer_core.decisions import Decision
+
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _SHARES = tuple(i / 20 for i in range(1, 21))
 
@@ -68,6 +70,16 @@ class Metrics:
         """Count spans that were received and refused."""
         self.spans_received.inc(count)
         self.spans_rejected.inc(count)
+
+    def decided(self, decision: Decision) -> None:
+        """Count a decision that is on disk."""
+        kept = decision.decision == "keep"
+        (self.traces_kept if kept else self.traces_dropped).labels(decision.reason).inc()
+        (self.spans_kept if kept else self.spans_dropped).inc(decision.spans)
+        self.keep_probability.inc(decision.keep_probability)
+        self.decision_seconds.observe(decision.latency_ms / 1000)
+        if decision.p_wrong is not None:
+            self.p_wrong.observe(decision.p_wrong)
 
     def render(self) -> bytes:
         """The text Prometheus scrapes."""

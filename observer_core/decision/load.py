@@ -9,8 +9,9 @@ from observer_core.decision.baseline import BaselineModel
 from observer_core.decision.onnx import INT8_GRAPH, INT8_TOLERANCE, TOLERANCE
 from observer_core.decision.protocol import DecisionModel
 from observer_core.decision.scorer import RawScorer, RunScorer, baseline_scorer, state_scorer
+from observer_core.decision.stacked import StackedLayer, stacked_scorer
 from observer_core.errors import InputError
-from observer_core.rundir import CHECKPOINT, ONNX, Manifest, RunDirectory
+from observer_core.rundir import CHECKPOINT, ONNX, STACKED_BASE, Manifest, RunDirectory, open_run
 from observer_core.traces.trace import Trace
 
 Backend = Literal["auto", "onnx", "torch"]
@@ -81,25 +82,48 @@ def _open_laya(folder: Path, manifest: Manifest, backend: Backend) -> DecisionMo
     from observer_core.decision.laya.runtime import LayaModel
 
     graph = served_graph(folder, manifest, backend)
-    if graph is None and importlib.util.find_spec("torch") is None:
-        raise InputError(f"{folder} has no ONNX graph and torch is not installed; install observer-pipeline[train]")
+    _require_torch(folder, graph)
     spec = manifest.slice_spec
     return LayaModel.open(
         folder / CHECKPOINT, onnx=graph, max_tokens=spec.get("max_tokens"), cut=spec.get("cut", "end")
     )
 
 
-_MODELS: dict[str, Callable[[Path, Manifest, Backend], DecisionModel]] = {"laya": _open_laya}
+def _open_kev(folder: Path, manifest: Manifest, backend: Backend) -> DecisionModel:
+    from observer_core.decision.kev.runtime import KevModel
+
+    graph = served_graph(folder, manifest, backend)
+    _require_torch(folder, graph)
+    spec = manifest.slice_spec
+    return KevModel.open(folder / CHECKPOINT, onnx=graph, max_tokens=spec.get("max_tokens"), cut=spec.get("cut", "end"))
+
+
+_MODELS: dict[str, Callable[[Path, Manifest, Backend], DecisionModel]] = {"laya": _open_laya, "kev": _open_kev}
 
 
 def _load_questioned(folder: Path, manifest: Manifest, backend: Backend) -> RawScorer:
-    return state_scorer(_MODELS[manifest.family](folder, manifest, backend), manifest)
+    model = _MODELS[manifest.family](folder, manifest, backend)
+    return state_scorer(model, manifest, tokenizer=RunDirectory(folder, manifest).tokenizer)
+
+
+def _load_stacked(folder: Path, manifest: Manifest, backend: Backend) -> RawScorer:
+    checkpoint = folder / CHECKPOINT
+    base = open_run(checkpoint / STACKED_BASE)
+    asked = base.manifest.model_copy(update={"questions": manifest.questions})
+    return stacked_scorer(StackedLayer.load(checkpoint), raw_scorer(base.path, asked, backend=backend))
 
 
 _FAMILIES: dict[str, Callable[[Path, Manifest, Backend], RawScorer]] = {
     "baseline": _load_baseline,
     "laya": _load_questioned,
+    "kev": _load_questioned,
+    "stacked": _load_stacked,
 }
+
+
+def _require_torch(folder: Path, graph: Path | None) -> None:
+    if graph is None and importlib.util.find_spec("torch") is None:
+        raise InputError(f"{folder} has no ONNX graph and torch is not installed; install observer-pipeline[train]")
 
 
 def served_graph(folder: Path, manifest: Manifest, backend: Backend) -> Path | None:

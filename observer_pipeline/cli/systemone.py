@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
             int, typer.Option(min=1, help="Tokens computed for one request; 413 above")
         ] = DEFAULTS.request_tokens,
         max_questions: Annotated[int, typer.Option(min=1, help="Of one request; 422 above")] = DEFAULTS.questions,
-        max_body: Annotated[str, typer.Option(help="Of a request, uncompressed; 413 above")] = "4MiB",
+        max_body: Annotated[str, typer.Option(help="Of a request, uncompressed; 413 above")] = "2MiB",
         max_waiting: Annotated[
             int, typer.Option(min=1, help="Requests not answered yet; 503 above")
         ] = DEFAULTS.waiting,

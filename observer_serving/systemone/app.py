@@ -176,9 +176,10 @@ class SystemOne:
         Raises:
             WireError: 503, there is none.
         """
-        if self._draining or self._open >= self.limits.waiting:
-            why = "the server is shutting down" if self._draining else f"{self._open} requests wait already"
-            raise refused(503, "overloaded", f"{why}; come back later", retry_after=self._computing.retry_after())
+        if self._draining:
+            raise self._overloaded("the server is shutting down")
+        if self._open >= self.limits.waiting:
+            raise self._overloaded(f"{self._open} requests wait already")
         self._open += 1
         self._none_open.clear()
         self._metrics.open_requests.set(self._open)
@@ -189,6 +190,9 @@ class SystemOne:
             self._metrics.open_requests.set(self._open)
             if not self._open:
                 self._none_open.set()
+
+    def _overloaded(self, why: str) -> WireError:
+        return refused(503, "overloaded", f"{why}; come back later", retry_after=self._computing.retry_after())
 
     async def _body(self, headers: Headers, receive: Receive) -> bytes:
         """The body as it was before compression."""
@@ -220,7 +224,8 @@ class SystemOne:
         """Plan and compute.
 
         Raises:
-            WireError: the request does not fit (413), cannot be asked (422), or the model failed on it (500).
+            WireError: the request does not fit (413), cannot be asked (422), must come back later (503), or the model
+                failed on it (500).
         """
         planned = functools.partial(self._model.plan, request.state, request.questions, strict=not self._truncate)
         try:
@@ -236,6 +241,8 @@ class SystemOne:
                 f"the questions about this state take {plan.cost} tokens to compute, and one request may take "
                 f"{self.limits.request_tokens} here; ask fewer questions at once",
             )
+        if self._computing.backlog + plan.cost > self.limits.waiting_tokens:
+            raise self._overloaded(f"{self._computing.backlog} tokens wait already")
         try:
             return plan, await self._computing.run(plan)
         except ObserverError as error:

@@ -39,7 +39,7 @@ class ModelThread:
     def __init__(self, model: DecisionModel, metrics: Metrics, *, batch_tokens: int) -> None:
         self._model, self._metrics, self._batch_tokens = model, metrics, batch_tokens
         self._waiting: deque[_Job] = deque()
-        self._backlog = 0  # tokens of what waits or runs
+        self._backlog = 0
         self._seconds_per_token = 0.0
         self._wake = threading.Condition()
         self._stopping = False
@@ -48,6 +48,11 @@ class ModelThread:
     @property
     def alive(self) -> bool:
         return self._thread.is_alive()
+
+    @property
+    def backlog(self) -> int:
+        """Tokens of what waits or is being computed."""
+        return self._backlog
 
     def start(self) -> None:
         """Begin; called on the event loop that `run` is called on."""

@@ -38,6 +38,8 @@ class WireError(ObserverError):
             out.append((b"allow", self.allow.encode()))
         if self.status == 401:
             out.append((b"www-authenticate", b"Bearer"))
+        if self.status == 408:  # the rest of the body may still come
+            out.append((b"connection", b"close"))
         return out
 
 

@@ -22,8 +22,13 @@ class Limits:
     batch_tokens: int = 4096
     request_tokens: int = 262_144
     questions: int = 1000
-    body: int = 4 << 20
+    body: int = 2 << 20
     waiting: int = 256
     read: float = 10.0
     deadline: float = 60.0
     drain: float = 60.0
+
+    @property
+    def waiting_tokens(self) -> int:
+        """Tokens that may wait to be computed or be computed in all (503 with `Retry-After`)."""
+        return 4 * self.request_tokens

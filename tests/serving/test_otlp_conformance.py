@@ -24,6 +24,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from serving.harness import BackEnd, Service, make_request, new_trace, wait_until
 
 from observer_core.traces.otlp_json import dump_json_message
+from observer_serving.access import Keys
 from observer_serving.candidate import parse_spans
 from observer_serving.config import Settings
 from observer_serving.receive import status
@@ -280,7 +281,7 @@ def test_C9_a_fault_of_ours_is_500_with_a_status(content_type: str):
         async def accept_spans(self, body: bytes, encoding: str) -> None:
             raise RuntimeError("a bug")
 
-    app: Any = OtlpHttp(Broken(), max_request=1000)  # pyright: ignore[reportArgumentType]
+    app: Any = OtlpHttp(Broken(), Keys(Settings()), max_request=1000)  # pyright: ignore[reportArgumentType]
 
     async def ask() -> httpx.Response:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:

@@ -9,13 +9,12 @@ from typing import Any
 
 import httpx
 
-from observer_core.decision.laya.checkpoint import round_to_half, save_checkpoint
-from observer_core.decision.laya.config import LayaConfig
-from observer_core.decision.laya.layout import option_names
+from observer_core.decision.laya.checkpoint import copy_tokenizer, round_to_half, save_checkpoint
+from observer_core.decision.laya.config import TOKENIZER_DIR, LayaConfig
 from observer_core.decision.laya.model import DecisionModel as LayaNetwork
 from observer_core.decision.laya.presets import HEAD_LAYERS, HEAD_MAX_LEN
 from observer_core.decision.protocol import Answer, DecisionModel, Plan, Reading
-from observer_core.questions import Question, default_questions
+from observer_core.questions import Question, default_questions, option_names
 from observer_core.rundir import CHECKPOINT, Manifest, RunDirectory, seal
 from observer_serving.systemone.app import SystemOne
 from observer_serving.systemone.card import ModelCard
@@ -82,12 +81,12 @@ def serving(
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    assert listening.wait(30)
+    assert listening.wait(120)
     try:
         yield ready[0]
     finally:
         ready[0].stop.set()
-        thread.join(30)
+        thread.join(120)
         ready[0].client.close()
         assert not thread.is_alive(), "the server did not stop"
 
@@ -124,17 +123,41 @@ class ScriptedModel:
         return Reading(answers, False)
 
 
+OPINION = 60.0
+"""What random heads are multiplied by: an answer that is always near uniform would agree with every other one."""
+
+
 def random_laya_run(out: Path, encoder: Any, tokenizer: Path, *, max_len: int) -> RunDirectory:
     """A run directory as training leaves it, around an encoder and a head that has learned nothing."""
     import torch
 
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(0)
         network = LayaNetwork(encoder, head_layers=HEAD_LAYERS, actions=1)
+        network.scorer[-1].weight.mul_(OPINION)
     round_to_half(network)
     config = LayaConfig(encoder="tiny", head_layers=HEAD_LAYERS, max_len=max_len, head_max_len=HEAD_MAX_LEN)
-    save_checkpoint(network, config, tokenizer, out / CHECKPOINT)
+    copy_tokenizer(tokenizer, out / CHECKPOINT / TOKENIZER_DIR)
+    save_checkpoint(network, config, out / CHECKPOINT)
     manifest = Manifest(
         family="laya", model=out.name, questions=default_questions(), slice_spec={"format": "v1", "max_tokens": max_len}
     )
     return seal(out, manifest)
+
+
+def random_kev_run(out: Path, base: Path) -> RunDirectory:
+    """The same for a decoder: an adapter and a pointer head that have learned nothing, on a base that travels along."""
+    import torch
+
+    from observer_core.decision.kev import checkpoint as kev
+    from observer_core.decision.kev.adapter import fresh_adapter
+    from observer_core.decision.kev.presets import find_start
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        loaded = find_start(str(base), None, None, rank=4).loaded
+        loaded.network.backbone = fresh_adapter(loaded.network.backbone, rank=4)
+        loaded.network.head.q.weight.data.mul_(OPINION)
+    kev.copy_tokenizer(loaded.tokenizer, out / CHECKPOINT)
+    kev.save_checkpoint(loaded.network, loaded.config, loaded.base, out / CHECKPOINT)
+    return seal(out, Manifest(family="kev", model=out.name, questions=default_questions()))

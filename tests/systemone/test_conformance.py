@@ -14,7 +14,7 @@ from observer_serving.systemone.card import ModelCard
 
 ONLY_WITH_KEY = {"auth.bearer", "auth.missing", "auth.invalid"}
 ONLY_WITHOUT = {"auth.ignored-when-off"}
-RUNS = ["long_laya"]
+RUNS = ["long_laya", "kev"]
 
 
 @pytest.mark.parametrize("key", [None, "s3cret"])
@@ -66,16 +66,23 @@ def test_the_official_client_reads_every_answer(served: Served):
     assert again.json()["answers"]["angry"]["noul"] == response.nouls["angry"].noul
 
 
-def test_questions_do_not_influence_each_other(served: Served, tmp_path: Path):
+@pytest.mark.parametrize("name", RUNS)
+def test_questions_do_not_influence_each_other(name: str, request: pytest.FixtureRequest, tmp_path: Path):
     """jevbench's group BAT: asked alone, reordered, twice, beside other questions, in batches of other sizes."""
-    model = jevbench.systemone(f"{served.url}/v1/systemone", model="jev-latest", per_replica=4)
-    report = jevbench.evaluate(
-        model, domains=["agent_logs"], dimensions=["BAT"], concurrency=4, cache=tmp_path, bootstrap=0, min_n=1
-    )
+    run_directory: RunDirectory = request.getfixturevalue(name)
+    with serving(open_model(run_directory), ModelCard.of(run_directory)) as server:
+        model = jevbench.systemone(f"{server.url}/v1/systemone", model="jev-latest", per_replica=4)
+        report = jevbench.evaluate(
+            model, domains=["agent_logs"], dimensions=["BAT"], concurrency=4, cache=tmp_path, bootstrap=0, min_n=1
+        )
     assert report.result["errors"] == []
     assert len(report.scores["relations"]) == 5
     assert report.scores["groups"]["BAT.isolation"] == 1.0
     assert report.scores["graded"]["groups"]["BAT.isolation"] == 1.0
+    answered = [
+        p for base in report.result["bases"].values() for question in base["base"].values() for p in question.values()
+    ]
+    assert max(answered) - min(answered) > 0.3, "a model that always says the same proves nothing"
 
 
 def test_the_example_is_answered(served: Served):

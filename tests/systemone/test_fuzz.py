@@ -1,16 +1,22 @@
 """Whatever is sent: an answer that keeps the contract or a 4xx in the contract's form, and the server lives on."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
-from hypothesis import HealthCheck, given, settings
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jevcompat.client import Response, parse_json
 from jevcompat.validate import validate_error_shape, validate_success, validate_validation_error
-from systemone.harness import Served
+from systemone.harness import Served, serving
 
-QUICK = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+from observer_core.decision.load import open_model
+from observer_core.rundir import RunDirectory
+from observer_serving.systemone.card import ModelCard
+
+QUICK = settings(max_examples=50, deadline=None)
 
 texts = st.text(st.characters(codec="utf-8"), max_size=30)
 values = st.recursive(
@@ -38,6 +44,13 @@ questions = st.dictionaries(texts.filter(bool), nouls | choices | scores, min_si
 requests = st.fixed_dictionaries(
     {"model": st.just("jev-latest"), "state": present, "questions": questions}, optional={"x_extra": values}
 )
+
+
+@pytest.fixture(scope="module", params=["long_laya", "kev"])
+def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+    run: RunDirectory = request.getfixturevalue(request.param)
+    with serving(open_model(run), ModelCard.of(run)) as server:
+        yield server
 
 
 def seen(answer: httpx.Response) -> Response:
