@@ -5,6 +5,8 @@ unknown fields are ignored. Refused is what this server could only answer wrongl
 descriptions of outcomes a noul does not have.
 """
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -22,6 +24,7 @@ MAX_OPTIONS = 255
 MAX_LEVELS = 10
 MAX_DEPTH = 100
 """Levels of nested objects and lists; families render them recursively."""
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
 
 
 def _present(value: Any) -> Any:
@@ -98,6 +101,8 @@ def read_request(data: bytes, *, max_questions: int) -> Request:
     if isinstance(questions, dict) and len(questions) > max_questions:
         message = f"Dictionary should have at most {max_questions} items after validation, not {len(questions)}"
         raise invalid([problem(["questions"], message, "too_long")])
+    if _LONG_NUMBER.search(data):  # orjson reads integers beyond 64 bits as floats, which would be other numbers
+        raw = json.loads(data)
     try:
         body = _Body.model_validate(raw)
     except ValidationError as error:
@@ -136,17 +141,16 @@ def response_body(model: str, plan: Plan, reading: Reading) -> bytes:
     probabilities given. `x_state_truncated` is this server's own field.
     """
     answers = {name: answer_object(plan.questions[name], answer) for name, answer in reading.answers.items()}
-    return orjson.dumps(
-        {
-            "model": model,
-            "answers": answers,
-            "usage": {
-                "input_tokens": plan.input_tokens,
-                "output_tokens": sum(len(answer.probabilities) for answer in reading.answers.values()),
-            },
-            "x_state_truncated": reading.truncated,
-        }
-    )
+    body = {
+        "model": model,
+        "answers": answers,
+        "usage": {
+            "input_tokens": plan.input_tokens,
+            "output_tokens": sum(len(answer.probabilities) for answer in reading.answers.values()),
+        },
+        "x_state_truncated": reading.truncated,
+    }
+    return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()  # orjson writes no integers beyond 64 bits
 
 
 def answer_object(question: Question, answer: Answer) -> Mapping[str, Any]:
@@ -163,4 +167,4 @@ def answer_object(question: Question, answer: Answer) -> Mapping[str, Any]:
 
 def _legend(level: Any) -> Any:
     """A level's description; clients read text, objects and lists only."""
-    return level if isinstance(level, str | dict | list) else orjson.dumps(level).decode()
+    return level if isinstance(level, str | dict | list) else json.dumps(level)

@@ -48,7 +48,7 @@ class Served:
     def __init__(self, app: SystemOne, url: str, key: str | None) -> None:
         self.app, self.url = app, url
         self.client = httpx.Client(
-            base_url=url, timeout=60, headers={"authorization": f"Bearer {key}"} if key else {}, limits=httpx.Limits()
+            base_url=url, timeout=240, headers={"authorization": f"Bearer {key}"} if key else {}, limits=httpx.Limits()
         )
         self.stop = threading.Event()
 
@@ -112,7 +112,7 @@ class ScriptedModel:
 
     def _reading(self, plan: Plan) -> Reading:
         if "HANG" in plan.prepared:
-            assert self.go.wait(60)
+            assert self.go.wait(240)
         if "RAISE" in plan.prepared:
             raise RuntimeError("out of memory")
         answers = {}

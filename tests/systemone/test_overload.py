@@ -156,7 +156,7 @@ def test_a_storm_of_clients_is_answered_to_the_last_one(model: ScriptedModel):
 
     async def storm(url: str) -> list[tuple[int, bool]]:
         limits = httpx.Limits(max_connections=64)
-        async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=240, limits=limits) as client:
 
             async def one(i: int) -> tuple[int, bool]:
                 answer = await client.post("/v1/systemone", json=body({f"q{i}": NOUL}, state=str(i)))

@@ -136,6 +136,14 @@ def test_nesting_is_followed_to_a_hundred_levels(served: Served, where: str):
     assert problems(served.post(nested(101))) == [(["body"], "too_deep")]
 
 
+def test_integers_of_any_size_stay_what_they_are(served: Served, long_laya: RunDirectory):
+    state, levels = {"wei": 10**20 + 1}, [[-(2**63) - 1], 2**64 + 1]
+    said = served.post(body({"q": SCORE | {"criteria": levels}}, state)).json()["answers"]["q"]
+    reading = read(open_model(long_laya), [state], {"q": Question(**SCORE | {"criteria": levels})})[0]
+    assert said["legend"] == {"0": levels[0], "1": str(levels[1])}
+    assert said["probabilities"] == reading.answers["q"].probabilities
+
+
 @pytest.mark.parametrize("compress", [gzip.compress, zstandard.compress])
 def test_compressed_bodies_are_read_and_bombs_are_not_unpacked(served: Served, compress: Any):
     encoding = {"content-encoding": "gzip" if compress is gzip.compress else "zstd"}
