@@ -124,10 +124,9 @@ class Switchboard:
         active: dict[str, Active],
         scoring: Scoring,
         decider: Decider,
+        uploads: Uploads,
         clock: Clock,
         metrics: Metrics,
-        *,
-        keep_uploads: int,
     ) -> None:
         self._folder = folder
         self._settings = settings
@@ -137,7 +136,7 @@ class Switchboard:
         self._clock = clock
         self._metrics = metrics
         self._lock = threading.Lock()
-        self.uploads = Uploads(folder, keep=keep_uploads)
+        self.uploads = uploads
         self.since = {scope: rfc3339(clock.now_ns()) for scope in active}
         self._save()
 

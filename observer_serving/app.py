@@ -6,7 +6,6 @@ so that clients are told to come back and never meet a closed door. What could n
 """
 
 import asyncio
-import fcntl
 import logging
 import os
 import signal
@@ -34,23 +33,26 @@ from observer_serving.config import ExporterSettings, Settings, split_address
 from observer_serving.decide import Decider
 from observer_serving.deliver import Delivery
 from observer_serving.engine import Engine
+from observer_serving.erase import Eraser
 from observer_serving.evaluate import Evaluators
-from observer_serving.export import ExportOptions, OtlpHttpExporter
+from observer_serving.export import Exporter, make_exporter
 from observer_serving.export.queue import EXPORT_FOLDER
 from observer_serving.listen import GrpcListener, HttpListener, bind
+from observer_serving.lock import hold
 from observer_serving.metrics import Metrics
 from observer_serving.notify import Notifier, trace_url
 from observer_serving.receive.grpc import build_server
 from observer_serving.receive.http import OtlpHttp
 from observer_serving.receive.receiver import Gate, Receiver
 from observer_serving.redact import make_redactor
+from observer_serving.retention import Retention
 from observer_serving.score import Scoring
 from observer_serving.spool import Spool
 from observer_serving.stats import Stats
+from observer_serving.uploads import Uploads
 
 log = logging.getLogger(__name__)
 
-LOCK_FILE = "lock"
 RECORD_FILE = "decisions.sqlite"
 WAL_FOLDER = "wal"
 
@@ -67,7 +69,7 @@ class App:
         """
         self.settings = settings
         self._folder = home.ensure(home.serving)
-        self._lock = _lock(self._folder / LOCK_FILE)
+        self._lock = _lock(self._folder)
         clock = clock or SystemClock()
         keys = Keys(settings)
         sockets = {
@@ -125,6 +127,9 @@ class App:
             max_age=settings.assembly.timeout - settings.assembly.quiet_period,
             on_decided=[self._notifier.add] if self._notifier else [],
         )
+        self._retention = Retention(settings.retention, self._folder, self.engine, self.record, self._spool, clock)
+        uploads = Uploads(self._folder, keep=settings.retention.models)
+        self._switchboard = Switchboard(self._folder, settings, active, self.scoring, decider, uploads, clock, metrics)
         self._gate = Gate(settings.assembly.max_total_bytes, lambda: self.engine.backlog_bytes)
         self._redactor = make_redactor(settings.redact, metrics)
         receiver = Receiver(self.wal, self._gate, clock, metrics, self._redactor)
@@ -137,9 +142,8 @@ class App:
             engine=self.engine,
             scoring=self.scoring,
             decider=decider,
-            switchboard=Switchboard(
-                self._folder, settings, active, self.scoring, decider, clock, metrics, keep_uploads=3
-            ),
+            switchboard=self._switchboard,
+            eraser=Eraser(self.engine, self.record, self.wal, self._spool, self.exporters),
             exporters=self.exporters,
             metrics=metrics,
             stats=stats,
@@ -162,17 +166,9 @@ class App:
         self.addresses: dict[str, str] = {}
         """Name → `host:port` of every listener, once it listens."""
 
-    def _exporter(self, settings: ExporterSettings) -> OtlpHttpExporter:
-        return OtlpHttpExporter(
-            settings.name,
-            settings.endpoint,
-            self._folder / EXPORT_FOLDER / settings.name,
-            project=settings.project,
-            headers={key: value.get_secret_value() for key, value in settings.headers.items()},
-            annotate=settings.annotate,
-            options=ExportOptions(traces_per_second=settings.traces_per_second),
-            on_outcome=lambda outcome: self.engine.put(outcome),
-        )
+    def _exporter(self, settings: ExporterSettings) -> Exporter:
+        folder = self._folder / EXPORT_FOLDER / settings.name
+        return make_exporter(settings, folder, on_outcome=lambda outcome: self.engine.put(outcome))
 
     async def start(self) -> None:
         """Read the log back, start the threads, listen.
@@ -196,6 +192,7 @@ class App:
         for exporter in self.exporters:
             exporter.start()
         self.engine.start()
+        self._retention.start()
         for name, listener in self._listeners.items():
             await listener.start()
             host, _ = split_address(getattr(self.settings.listen, name))
@@ -210,6 +207,7 @@ class App:
         """Drain within the deadline, then stop listening and close everything."""
         deadline = time.monotonic() + self.settings.drain
         self._gate.draining = True
+        await asyncio.to_thread(self._retention.stop)
         await asyncio.to_thread(self.wal.flush)
         await asyncio.to_thread(self.engine.drain, max(1.0, deadline - time.monotonic()))
         for exporter in self.exporters:
@@ -254,14 +252,8 @@ def create_app(settings: Settings, home: Home | None = None, *, clock: Clock | N
     return App(settings, home or Home.from_env(), clock=clock)
 
 
-def _lock(file: Path) -> int:
-    """Hold the state folder: two services over one log would decide twice."""
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise InputError(
-            f"another service uses {file.parent}; stop it or set OBSERVER_HOME to another folder"
-        ) from None
+def _lock(folder: Path) -> int:
+    descriptor = hold(folder)
+    if descriptor is None:
+        raise InputError(f"another service uses {folder}; stop it or set OBSERVER_HOME to another folder")
     return descriptor

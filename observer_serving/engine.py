@@ -11,11 +11,13 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
 
 from observer_core.decisions import Decision
 from observer_core.errors import ObserverError
-from observer_serving.assemble import AssembledTrace, Assembler, split_ids
+from observer_serving.assemble import AssembledTrace, Assembler
 from observer_serving.beside import Beside
 from observer_serving.buffer.received import JsonTrace
 from observer_serving.buffer.record import DecisionRecord, Recorded
@@ -29,6 +31,7 @@ from observer_serving.export import ExportOutcome
 from observer_serving.logs import DECISIONS
 from observer_serving.metrics import Metrics
 from observer_serving.receive.wire import Piece
+from observer_serving.resume import candidate_again
 from observer_serving.score import Scored, Scoring, ShadowScore
 from observer_serving.score.lane import earliest
 from observer_serving.stats import Stats
@@ -36,12 +39,22 @@ from observer_serving.stats import Stats
 log = logging.getLogger(__name__)
 decision_log = logging.getLogger(DECISIONS)
 
+ERASED = "erased"
+"""The reason under which the metrics count an open trace that was erased."""
 _MAX_EVENTS = 256
 _RETRY_SECONDS = 1.0
 _DISK_ERRORS = (OSError, ObserverError, sqlite3.Error)
 
 
-Event = Logged | list[Scored] | list[Evaluated] | ShadowScore | ExportOutcome | None
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """Something to do between two steps, on the thread that owns everything."""
+
+    function: Callable[[], Any]
+    result: Future[Any]
+
+
+Event = _Call | Logged | list[Scored] | list[Evaluated] | ShadowScore | ExportOutcome | None
 
 
 class Engine:
@@ -115,6 +128,37 @@ class Engine:
         """Hand over an event, from any thread."""
         self._events.put(event)
 
+    def call(self, function: Callable[[], Any]) -> Future[Any]:
+        """Run something on the engine's thread, which alone may write the record; from any thread."""
+        result: Future[Any] = Future()
+        self._events.put(_Call(function, result))
+        return result
+
+    def forget(self, trace_id: bytes) -> bool | None:
+        """Take a trace out of memory and record (on the engine's thread); whether it was decided.
+
+        `None`: it is being scored right now, ask again in a moment.
+
+        Raises:
+            ObserverError: the disk refuses, so what is undelivered cannot be let go.
+        """
+        if trace_id in self._in_flight:
+            return None
+        if self._record.lookup(trace_id) is not None:
+            self._write_down(self._clock.monotonic())
+            if self.failure is not None:
+                raise ObserverError(f"{self.failure}; erase again when it can write")
+            self._delivery.settle()
+        decided = self._record.erase(trace_id)
+        discarded = self._assembler.discard(trace_id)
+        if discarded is not None:
+            self._metrics.traces_dropped.labels(ERASED).inc()
+            self._metrics.spans_dropped.inc(discarded.spans)
+            self._metrics.spans_duplicate.inc(discarded.duplicates)
+            for segment in discarded.segments:
+                self._release(segment, 1)
+        return decided
+
     def start(self) -> None:
         self._thread.start()
 
@@ -142,7 +186,7 @@ class Engine:
                     self._receive(entry, item, now, age, decided=recorded is not None)
         for row in sorted(unsettled):
             recorded, items = unsettled[row]
-            candidate, late = _candidate_again(recorded, items, now)
+            candidate, late = candidate_again(recorded, items, now)
             self._delivery.add([Decided(row, recorded.decision, candidate)])
             for piece in late:
                 self._delivery.add_late(piece)
@@ -209,6 +253,11 @@ class Engine:
             self._beside.shadowed(event)
         elif isinstance(event, ExportOutcome):
             self._outcomes.append(event)
+        elif isinstance(event, _Call):
+            try:
+                event.result.set_result(event.function())
+            except Exception as error:  # the caller's
+                event.result.set_exception(error)
 
     # -- stages
 
@@ -219,7 +268,10 @@ class Engine:
             self._metrics.spans_received.inc(item.spans)
             self._stats.received(item.spans, now)
         is_open = item.trace_id in self._assembler
-        if is_json and (is_open or item.trace_id in self._in_flight or decided):
+        if self._record.erased(item.trace_id):
+            self._metrics.spans_dropped.inc(0 if is_json else item.spans)
+            self._release(entry.segment, 1)
+        elif is_json and (is_open or item.trace_id in self._in_flight or decided):
             self._release(entry.segment, 1)  # posted again
         elif is_json:
             self._receive_json(entry, item, now)
@@ -329,42 +381,3 @@ class Engine:
             self.step(self._wait())
         self._delivery.settle()
         self.step()
-
-
-def _candidate_again(
-    recorded: Recorded, items: list[tuple[Logged, Piece | JsonTrace]], now: float
-) -> tuple[Candidate, list[LatePiece]]:
-    """The candidate behind a recorded decision, from the log, and the late pieces among its items."""
-    decision = recorded.decision
-    posted = [(entry, item) for entry, item in items if isinstance(item, JsonTrace)]
-    known = set(split_ids(recorded.span_ids))
-    pieces: list[tuple[Piece, int]] = []
-    late: list[LatePiece] = []
-    for entry, item in items:
-        if isinstance(item, JsonTrace):
-            continue
-        if known.issuperset(split_ids(item.span_ids)):
-            pieces.append((item, entry.segment))
-        else:
-            late.append(LatePiece(item, entry.segment))
-    segments = tuple(segment for _, segment in pieces)
-    if posted:
-        entry, item = posted[0]
-        candidate = from_json(item, received_ns=entry.received.received_ns, segment=entry.segment, now=now)
-        more = tuple(entry.segment for entry, _ in posted[1:])
-        return replace(candidate, segments=(*candidate.segments, *more, *segments)), late
-    assembled = AssembledTrace(
-        trace_id=bytes.fromhex(decision.trace_id),
-        data=b"".join(piece.data for piece, _ in pieces),
-        span_ids=recorded.span_ids,
-        duplicates=sum(piece.spans for piece, _ in pieces) - len(known),
-        complete_reason=decision.complete_reason,
-        received_ns=items[0][0].received.received_ns,
-        completed_at=now,
-        segments=segments,
-    )
-    try:
-        return from_spans(assembled), late
-    except Exception:
-        log.exception("cannot read trace %s as an agent run", decision.trace_id)
-        return unreadable(assembled), late

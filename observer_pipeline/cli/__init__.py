@@ -10,6 +10,7 @@ from observer_pipeline.cli import (
     demo,
     evaluation,
     models,
+    operate,
     registry,
     rollouts,
     serve,
@@ -18,7 +19,7 @@ from observer_pipeline.cli import (
     traces,
 )
 
-GROUPS = (demo, stack, serve, agent, traces, slices, models, evaluation, registry, rollouts)
+GROUPS = (demo, stack, serve, operate, agent, traces, slices, models, evaluation, registry, rollouts)
 
 
 def build_app() -> typer.Typer:

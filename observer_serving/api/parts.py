@@ -10,6 +10,7 @@ from observer_serving.buffer.wal import WriteAheadLog
 from observer_serving.clock import Clock
 from observer_serving.decide import Decider
 from observer_serving.engine import Engine
+from observer_serving.erase import Eraser
 from observer_serving.export import Exporter
 from observer_serving.metrics import Metrics
 from observer_serving.receive.receiver import Gate, Receiver
@@ -30,6 +31,7 @@ class Parts:
     scoring: Scoring
     decider: Decider
     switchboard: Switchboard
+    eraser: Eraser
     exporters: Sequence[Exporter]
     metrics: Metrics
     stats: Stats

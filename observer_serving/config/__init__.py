@@ -21,6 +21,7 @@ from observer_serving.config.sections import (
     NotifySettings,
     ProjectSettings,
     RedactSettings,
+    RetentionSettings,
     TlsSettings,
 )
 from observer_serving.config.settings import SERVICE, Settings
@@ -38,6 +39,7 @@ __all__ = [
     "OneModel",
     "ProjectSettings",
     "RedactSettings",
+    "RetentionSettings",
     "ScorerSettings",
     "Settings",
     "SystemOneSettings",

@@ -19,6 +19,7 @@ from observer_serving.config.sections import (
     ProjectSettings,
     ReceiveSettings,
     RedactSettings,
+    RetentionSettings,
     SpoolSettings,
     TlsSettings,
 )
@@ -50,6 +51,7 @@ class Settings(Section):
     assembly: AssemblySettings = Field(default=AssemblySettings(), description="When a trace is complete")
     exporters: tuple[ExporterSettings, ...] = Field(default=(), description="Back ends that kept traces are sent to")
     spool: SpoolSettings = Field(default=SpoolSettings(), description="Files for the pipeline")
+    retention: RetentionSettings = Field(default=RetentionSettings(), description="How long things stay")
     drain: Duration = Field(default=20.0, description="How long SIGTERM waits for what is open")
 
     @model_validator(mode="after")
