@@ -220,12 +220,13 @@ class Switchboard:
             InputError: a model does not pass, or projects came or went (routes are laid at start); all stays as it was.
         """
         with self._lock:
-            try:
-                return self._reload(settings)
-            except InputError as error:
-                self._metrics.model_switches.labels("refused").inc()
-                self._write_line({"action": "reload", "refused": str(error)})
-                raise
+            return self._reload(settings)
+
+    def note_refusal(self, why: str) -> None:
+        """Record settings that were not put in force."""
+        with self._lock:
+            self._metrics.model_switches.labels("refused").inc()
+            self._write_line({"action": "reload", "refused": why})
 
     def _reload(self, settings: Settings) -> list[str]:
         spoken = active_of(settings)

@@ -71,13 +71,14 @@ class App:
         self._folder = home.ensure(home.serving)
         self._lock = _lock(self._folder)
         clock = clock or SystemClock()
-        keys = Keys(settings)
+        keys = self._keys = Keys(settings)
         sockets = {
             name: bind(name, address)
             for name in ("api", "otlp_http")
             if (address := getattr(settings.listen, name)) is not None
         }
         metrics, stats = Metrics(), Stats(clock.monotonic())
+        self._metrics = metrics
         active = read_active(self._folder, settings)
         models = load_models(active, settings)
         self.record = DecisionRecord(self._folder / RECORD_FILE)
@@ -132,7 +133,7 @@ class App:
         self._switchboard = Switchboard(self._folder, settings, active, self.scoring, decider, uploads, clock, metrics)
         self._gate = Gate(settings.assembly.max_total_bytes, lambda: self.engine.backlog_bytes)
         self._redactor = make_redactor(settings.redact, metrics)
-        receiver = Receiver(self.wal, self._gate, clock, metrics, self._redactor)
+        receiver = self._receiver = Receiver(self.wal, self._gate, clock, metrics, self._redactor)
         parts = Parts(
             version=version("observer-pipeline"),
             receiver=receiver,
@@ -231,20 +232,63 @@ class App:
             for name, address in self.addresses.items()
         }
 
-    async def run(self, *, on_ready: Callable[["App"], None] | None = None) -> None:
-        """Serve until SIGTERM or SIGINT; a second signal ends the drain."""
+    def reload(self, settings: Settings) -> None:
+        """Put changed settings in force: scorers, policies, keys, redaction; the others are told to need a restart.
+
+        Raises:
+            InputError: a model does not pass its checks; everything stays as it was.
+        """
+        changed = self._switchboard.reload(settings)
+        if (settings.keys, settings.api_key) != (self.settings.keys, self.settings.api_key):
+            self._keys.use(settings)
+            changed.append("keys")
+        if settings.redact != self.settings.redact:
+            self._receiver.redactor = make_redactor(settings.redact, self._metrics)
+            changed.append("redact")
+        live = {"scorer", "policy", "projects", "keys", "api_key", "redact"}
+        fields = [name for name in type(settings).model_fields if name not in live]
+        waiting = [name for name in fields if getattr(settings, name) != getattr(self.settings, name)]
+        self.settings = self.settings.model_copy(update={name: getattr(settings, name) for name in live})
+        log.info("settings read again", extra={"fields": {"changed": changed, "need_a_restart": waiting}})
+
+    async def run(
+        self,
+        *,
+        on_ready: Callable[["App"], None] | None = None,
+        read_again: Callable[[], Settings] | None = None,
+    ) -> None:
+        """Serve until SIGTERM or SIGINT; a second one ends the drain. SIGHUP puts what `read_again` gives in force."""
         loop = asyncio.get_running_loop()
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopping.set)
+        reloads: set[asyncio.Task[None]] = set()
+        if read_again is not None:
+            again = read_again
+
+            def hang_up() -> None:
+                task = asyncio.create_task(asyncio.to_thread(self._read_again, again))
+                reloads.add(task)
+                task.add_done_callback(reloads.discard)
+
+            loop.add_signal_handler(signal.SIGHUP, hang_up)
         await self.start()
         if on_ready is not None:
             on_ready(self)
         await stopping.wait()
         log.info("draining", extra={"fields": {"open_traces": self.engine.open_traces}})
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.remove_signal_handler(number)
         await self.stop()
+
+    def _read_again(self, read_again: Callable[[], Settings]) -> None:
+        try:
+            self.reload(read_again())
+        except InputError as error:
+            log.error("settings not put in force, the old ones stay: %s", error)
+            self._switchboard.note_refusal(str(error))
+        except Exception:
+            log.exception("settings not put in force, the old ones stay")
 
 
 def create_app(settings: Settings, home: Home | None = None, *, clock: Clock | None = None) -> App:
