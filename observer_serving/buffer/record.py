@@ -7,6 +7,7 @@ index (SQLite appends the row's id to each, so a filter's rows come newest first
 that spans that come later do not make it anew.
 """
 
+import contextlib
 import sqlite3
 import threading
 import time
@@ -15,11 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 
 from observer_core.decisions import OBJECTS, Decision, decision_row
-from observer_core.errors import ObserverError
+from observer_core.errors import InputError, ObserverError
 from observer_serving.receive.wire import SPAN_ID_BYTES
 
 _FIELDS = tuple(f.name for f in fields(Decision))
@@ -265,6 +267,19 @@ class DecisionRecord:
             self._local.reader = reader
             self._readers.append(reader)
         return reader
+
+
+def read_decisions(file: Path, *, since: str | None = None) -> Iterator[Decision]:
+    """All decisions of a record, oldest first, without writing to it; a service may be using it.
+
+    Raises:
+        InputError: there is no record.
+    """
+    if not file.exists():
+        raise InputError(f"no decision record at {file}; set OBSERVER_HOME to the service's")
+    with contextlib.closing(sqlite3.connect(f"file:{quote(str(file))}?mode=ro", uri=True)) as db:
+        for row in db.execute(f"{_SELECT} FROM decisions WHERE decided_at >= ? ORDER BY id", (since or "",)):
+            yield _decision(row)
 
 
 def _values(decision: Decision) -> list[Any]:
