@@ -150,6 +150,7 @@ class App:
             stats=stats,
             clock=clock,
             max_request=settings.receive.max_request,
+            trace_url=trace_url(settings),
             listeners=lambda: self.addresses,
         )
         self._listeners: dict[str, HttpListener | GrpcListener] = {}

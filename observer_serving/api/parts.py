@@ -37,4 +37,5 @@ class Parts:
     stats: Stats
     clock: Clock
     max_request: int
+    trace_url: str | None
     listeners: Callable[[], dict[str, Any]]

@@ -161,6 +161,7 @@ class StatsBody(BaseModel):
     model_version: str
     policy_version: str
     exporters: list[dict[str, Any]]
+    trace_url: str | None = Field(description="Where people see a kept trace; `{trace_id}` in it is to be replaced")
 
 
 class Readiness(BaseModel):
