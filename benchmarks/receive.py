@@ -1,11 +1,13 @@
-"""Spans per second received durably, against a receiver on the same server stack that only parses and throws away.
+"""Spans per second received durably, against servers on the same stack that do next to nothing.
 
     python benchmarks/receive.py
 
-Both run as processes of their own and get 50-trace protobuf batches over equally many connections, in turns, so that
-what else the machine does hits both. The service writes every batch to its log and syncs it before it answers; traces
-stay open (their assembly is part of the figure, scoring is not). Printed are spans per second of wall time and
-spans per second of the server's CPU time, best round of each, and the ratios.
+Three comparisons: 50-trace protobuf batches against a receiver that parses and throws away; single-trace requests
+against a bare ASGI echo of the same body; 50-trace JSON batches against protobuf ones. All servers run as processes of
+their own and get their requests over equally many connections, in turns, so that what else the machine does hits all.
+The service writes every batch to its log and syncs it before it answers; traces stay open (their assembly is part of
+the figure, scoring is not). Printed are spans per second of wall time and per second of the server's CPU time, best
+round of each, and the ratios.
 """
 
 import argparse
@@ -17,6 +19,7 @@ import socket
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -24,19 +27,21 @@ import uvicorn
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from observer_core.home import Home
+from observer_core.traces.otlp_json import dump_json_message
 from observer_serving.app import create_app
 from observer_serving.config import Settings
 
-TRACES, SPANS, ATTRIBUTES = 50, 10, 10
+SPANS, ATTRIBUTES = 10, 10
+PROTOBUF, JSON = "application/x-protobuf", "application/json"
 
 
-def make_batch(value_chars: int) -> tuple[bytes, list[bytes]]:
-    """A request of 50 ten-span traces, and its trace ids, to be replaced by fresh ones of equal length."""
+def make_batch(traces: int, value_chars: int) -> tuple[ExportTraceServiceRequest, list[bytes]]:
+    """A request of ten-span traces, and its trace ids, to be replaced by fresh ones of equal length."""
     request = ExportTraceServiceRequest()
     resource_spans = request.resource_spans.add()
     resource_spans.resource.attributes.add(key="service.name").value.string_value = "agent"
     scope_spans = resource_spans.scope_spans.add()
-    ids = [secrets.token_bytes(16) for _ in range(TRACES)]
+    ids = [secrets.token_bytes(16) for _ in range(traces)]
     for trace_id in ids:
         root = secrets.token_bytes(8)
         for number in range(SPANS):
@@ -50,19 +55,39 @@ def make_batch(value_chars: int) -> tuple[bytes, list[bytes]]:
             )
             for key in range(ATTRIBUTES):
                 span.attributes.add(key=f"llm.attribute.{key}").value.string_value = "x" * value_chars
-    return request.SerializeToString(), ids
+    return request, ids
 
 
-def fresh(body: bytes, ids: list[bytes]) -> bytes:
-    """The batch with new trace ids."""
-    for trace_id in ids:
-        body = body.replace(trace_id, secrets.token_bytes(16))
-    return body
+@dataclass(frozen=True)
+class Load:
+    """What one round sends: `requests` requests of `traces` traces, each with ids of its own."""
+
+    requests: int
+    traces: int
+    content_type: str
+    value_chars: int
+
+    def round(self) -> list[bytes]:
+        request, ids = make_batch(self.traces, self.value_chars)
+        as_json = self.content_type == JSON
+        body = dump_json_message(request) if as_json else request.SerializeToString()
+        out: list[bytes] = []
+        for _ in range(self.requests):
+            named = body
+            for trace_id in ids:
+                new = secrets.token_bytes(16)
+                named = named.replace(*((trace_id.hex().encode(), new.hex().encode()) if as_json else (trace_id, new)))
+            out.append(http_request(named, self.content_type))
+        return out
+
+    @property
+    def spans(self) -> int:
+        return self.requests * self.traces * SPANS
 
 
-def http_request(body: bytes) -> bytes:
+def http_request(body: bytes, content_type: str) -> bytes:
     head = (
-        f"POST /v1/traces HTTP/1.1\r\nhost: bench\r\ncontent-type: application/x-protobuf\r\n"
+        f"POST /v1/traces HTTP/1.1\r\nhost: bench\r\ncontent-type: {content_type}\r\n"
         f"content-length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
@@ -82,8 +107,22 @@ async def decode_only(_scope, receive, send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-def serve_decode_only(port: int) -> None:
-    uvicorn.run(decode_only, host="127.0.0.1", port=port, log_config=None, access_log=False, lifespan="off", ws="none")
+async def echo(_scope, receive, send) -> None:
+    """Answers with the body it got."""
+    body = b""
+    while True:
+        event = await receive()
+        body += event.get("body", b"")
+        if not event.get("more_body"):
+            break
+    headers = [(b"content-type", b"application/x-protobuf"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def serve_bare(port: int, application: str) -> None:
+    app = {"echo": echo, "decode only": decode_only}[application]
+    uvicorn.run(app, host="127.0.0.1", port=port, log_config=None, access_log=False, lifespan="off", ws="none")
 
 
 def serve_service(port: int, home: str) -> None:
@@ -107,6 +146,8 @@ async def send_all(port: int, requests: list[bytes], connections: int) -> float:
             await writer.drain()
             head = await reader.readuntil(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 200"), head
+            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            await reader.readexactly(length)
         writer.close()
 
     opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(connections)]
@@ -132,40 +173,53 @@ def wait_for(port: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", type=int, default=40, help="per round")
+    parser.add_argument("--batches", type=int, default=40, help="per round; of single traces ten times as many")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--connections", type=int, default=4)
     parser.add_argument("--value-chars", type=int, default=300, help="length of each of a span's ten attributes")
     options = parser.parse_args()
-    body, ids = make_batch(options.value_chars)
-    spans = options.batches * TRACES * SPANS
+    batches = Load(options.batches, 50, PROTOBUF, options.value_chars)
+    singles = Load(options.batches * 10, 1, PROTOBUF, options.value_chars)
+    as_json = Load(max(1, options.batches // 4), 50, JSON, options.value_chars)
+    runs = {
+        "decode only, batches": ("decode only", batches),
+        "durable, batches": ("durable", batches),
+        "echo, single traces": ("echo", singles),
+        "durable, single traces": ("durable", singles),
+        "durable, JSON batches": ("durable", as_json),
+    }
+    ratios = [
+        ("durable, batches", "decode only, batches", 0.5),
+        ("durable, single traces", "echo, single traces", 0.3),
+        ("durable, JSON batches", "durable, batches", 0.25),
+    ]
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as home:
-        ports = {"decode only": free_port(), "durable": free_port()}
+        ports = {name: free_port() for name in ("decode only", "echo", "durable")}
         servers = {
-            "decode only": context.Process(target=serve_decode_only, args=(ports["decode only"],), daemon=True),
-            "durable": context.Process(target=serve_service, args=(ports["durable"], home), daemon=True),
-        }
-        best: dict[str, list[float]] = {name: [0.0, 0.0] for name in servers}
+            name: context.Process(target=serve_bare, args=(ports[name], name), daemon=True)
+            for name in ("decode only", "echo")
+        } | {"durable": context.Process(target=serve_service, args=(ports["durable"], home), daemon=True)}
         for name, server in servers.items():
             server.start()
             wait_for(ports[name])
+        best: dict[str, list[float]] = {name: [0.0, 0.0] for name in runs}
         for _ in range(options.rounds):
-            for name, server in servers.items():
-                requests = [http_request(fresh(body, ids)) for _ in range(options.batches)]
-                process = psutil.Process(server.pid)
+            for run, (name, load) in runs.items():
+                requests = load.round()
+                process = psutil.Process(servers[name].pid)
                 before = sum(process.cpu_times()[:2])
                 seconds = asyncio.run(send_all(ports[name], requests, options.connections))
-                cpu = sum(process.cpu_times()[:2]) - before
-                best[name] = [max(best[name][0], spans / seconds), max(best[name][1], spans / cpu)]
+                cpu = max(sum(process.cpu_times()[:2]) - before, 0.01)
+                best[run] = [max(best[run][0], load.spans / seconds), max(best[run][1], load.spans / cpu)]
         for server in servers.values():
             server.terminate()
             server.join()
-    print(f"{options.batches} batches of {TRACES} traces, {SPANS} spans each, {len(body) / 1e6:.2f} MB a batch")
-    for name, (wall, cpu) in best.items():
-        print(f"{name:12} {wall:10,.0f} spans/s   {cpu:10,.0f} spans per CPU second")
-    wall, cpu = (best["durable"][i] / best["decode only"][i] for i in (0, 1))
-    print(f"ratio        {wall:10.2f} wall     {cpu:10.2f} CPU")
+    for run, (wall, cpu) in best.items():
+        print(f"{run:24} {wall:10,.0f} spans/s   {cpu:10,.0f} spans per CPU second")
+    for run, against, wanted in ratios:
+        wall, cpu = (best[run][i] / best[against][i] for i in (0, 1))
+        print(f"{run} / {against}: {wall:.2f} wall, {cpu:.2f} CPU (wanted {wanted})")
 
 
 if __name__ == "__main__":

@@ -5,9 +5,13 @@
 The plain loop is what one writes first: padded batch, forward, backward, clip, AdamW. It runs twice: over the very
 model our loop trains (the ratio is what our loop costs or saves by itself), and over the model as loaded, with the
 dropout the encoder ships and batches in random order padded to their longest row (the ratio is what a user gains).
+Peak memory is that of a process of its own for each loop, model and libraries included.
 """
 
 import argparse
+import resource
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,22 +19,21 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from observer_core.decision.laya.layout import Layout
+from observer_core.decision.laya.layout import Layout, Row
 from observer_core.decision.laya.model import DecisionModel
 from observer_core.decision.laya.presets import HEAD_MAX_LEN, find_preset
 from observer_core.decision.laya.trainer import (
-    RowExamples,
     fresh_model,
+    logits,
     make_examples,
     parameter_groups,
-    soft_cross_entropy,
     switch_off_dropout,
 )
 from observer_core.decision.training.batches import plan_batches
+from observer_core.decision.training.examples import RowExamples
 from observer_core.decision.training.loop import LoopOptions, fit, reproducible
 from observer_core.decision.training.lora import LoraOptions, add_lora
 from observer_core.decision.training.options import TrainOptions
-from observer_core.decision.training.progress import no_metric, no_progress
 from observer_core.questions import default_questions
 from observer_core.slices import build_state
 from observer_core.traces.trace import ToolCall, Trace
@@ -67,22 +70,20 @@ def fresh(*, tuned: bool) -> DecisionModel:
     return model
 
 
-def ours(model: DecisionModel, examples: RowExamples, loop: LoopOptions) -> float:
-    """Tokens per second of our loop, without held-out evaluations."""
+def ours(model: DecisionModel, examples: RowExamples[Row], loop: LoopOptions) -> float:
+    """Tokens per second of our loop; held-out evaluations, here of two rows, are not counted."""
     fitted = fit(
         model,
         parameter_groups(model, OPTIONS.learning_rate, OPTIONS.head_learning_rate, 0.01),
         examples,
-        loss=soft_cross_entropy,
-        held_out_loss=lambda _: 0.0,
+        examples.subset([0, 1]),
+        logits=logits,
         options=loop,
-        progress=no_progress,
-        on_metric=no_metric,
     )
     return fitted.tokens_per_second
 
 
-def plain(model: DecisionModel, examples: RowExamples, batches: Sequence[Sequence[int]]) -> float:
+def plain(model: DecisionModel, examples: RowExamples[Row], batches: Sequence[Sequence[int]]) -> float:
     """Tokens per second (padding not counted) of the loop one writes first."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trainable, lr=OPTIONS.learning_rate)
@@ -90,7 +91,9 @@ def plain(model: DecisionModel, examples: RowExamples, batches: Sequence[Sequenc
     started = time.perf_counter()
     for rows in batches:
         optimizer.zero_grad()
-        soft_cross_entropy(model, examples.batch(rows)).backward()
+        batch = examples.batch(rows)
+        each = -(batch["target"] * torch.log_softmax(logits(model, batch), dim=-1)).sum(-1)
+        ((batch["weight"] * each).sum() / batch["weight"].sum()).backward()
         torch.nn.utils.clip_grad_norm_(trainable, 1.0)
         optimizer.step()
     seconds = time.perf_counter() - started
@@ -103,14 +106,8 @@ def random_batches(lengths: Sequence[int], count: int, rng: np.random.Generator)
     return [part.tolist() for part in np.array_split(order, count)]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=20, help="optimiser steps of each measurement")
-    parser.add_argument(
-        "--rounds", type=int, default=3, help="measurements of each loop, taken in turn; the best counts"
-    )
-    asked = parser.parse_args()
-
+def loops(steps: int) -> tuple[int, int, dict[str, tuple[bool, Callable[[DecisionModel], float]]]]:
+    """Batches, tokens, and each loop with whether its model is tuned; the same data in every process."""
     rng = np.random.default_rng(0)
     traces = made_up_traces(400, rng)
     layout = Layout(
@@ -118,31 +115,52 @@ def main() -> None:
     )
     states = [build_state(trace).text for trace in traces]
     everything = make_examples(layout, states, traces, [1.0] * len(traces), default_questions())
-    all_batches = plan_batches(everything.lengths, OPTIONS.tokens_per_batch, rng)[: asked.steps]
+    all_batches = plan_batches(everything.lengths, OPTIONS.tokens_per_batch, rng)[:steps]
     examples = everything.subset([row for rows in all_batches for row in rows])
     loop = replace(LoopOptions(1.0, OPTIONS.tokens_per_batch), evaluations=1)
     batches = plan_batches(examples.lengths, OPTIONS.tokens_per_batch, np.random.default_rng(loop.seed))
     shuffled = random_batches(examples.lengths, len(batches), rng)
-
-    loops: dict[str, tuple[bool, Callable[[DecisionModel], float]]] = {
+    found = {
         "ours": (True, lambda model: ours(model, examples, loop)),
         "plain, same model and batches": (True, lambda model: plain(model, examples, batches)),
         "plain, as loaded, random batches": (False, lambda model: plain(model, examples, shuffled)),
     }
-    tokens = sum(examples.lengths)
-    wall, cpu = dict.fromkeys(loops, 0.0), dict.fromkeys(loops, 0.0)
+    return len(batches), sum(examples.lengths), found
+
+
+def peak_megabytes(name: str, steps: int) -> float:
+    """Peak resident memory of a process that runs one loop."""
+    command = [sys.executable, __file__, "--steps", str(steps), "--memory-of", name]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=20, help="optimiser steps of each measurement")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="measurements of each loop, taken in turn; the best counts"
+    )
+    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    batches, tokens, measured = loops(asked.steps)
+    if asked.memory_of:
+        tuned, measure = measured[asked.memory_of]
+        measure(fresh(tuned=tuned))
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        return
+    wall, cpu = dict.fromkeys(measured, 0.0), dict.fromkeys(measured, 0.0)
     for _ in range(asked.rounds):
-        for name, (tuned, measure) in loops.items():
+        for name, (tuned, measure) in measured.items():
             model = fresh(tuned=tuned)
             started = time.process_time()
             wall[name] = max(wall[name], measure(model))
             cpu[name] = max(cpu[name], tokens / (time.process_time() - started))
-    print(f"{len(batches)} steps, {tokens} tokens, {torch.get_num_threads()} threads; best of {asked.rounds} rounds")
-    for name in loops:
+    print(f"{batches} steps, {tokens} tokens, {torch.get_num_threads()} threads; best of {asked.rounds} rounds")
+    for name in measured:
         by_wall, by_cpu = wall["ours"] / wall[name], cpu["ours"] / cpu[name]
         print(
-            f"{name:34} {wall[name]:6.0f} tokens/s, ours {by_wall:.2f} times as fast; "
-            f"{cpu[name]:6.0f} tokens per core-second, {by_cpu:.2f} times"
+            f"{name:34} {wall[name]:6.0f} tokens/s, ours {by_wall:.2f} times as fast; {cpu[name]:6.0f} tokens per "
+            f"core-second, {by_cpu:.2f} times; peak memory {peak_megabytes(name, asked.steps):,.0f} MB"
         )
 
 

@@ -104,6 +104,10 @@ class BudgetThreshold:
             self._epoch = Epoch(number, *solve(table[:, 1], table[:, 2], budget.share))
         return self._epoch
 
+    def adopt(self, epoch: Epoch) -> None:
+        """Decide under an epoch that another replica computed."""
+        self._epoch = epoch
+
     def observe(self, outcome: Outcome, now: float) -> None:
         """Count a decided trace for later epochs; not those without a score, nor those a `drop` rule took."""
         taken_out = outcome.reason.startswith("rule:") and outcome.would_decide == "drop"

@@ -26,7 +26,9 @@ from observer_core.questions import DECISION_QUESTION, Question
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 CHECKPOINT = "checkpoint"
+TOKENIZER = "tokenizer"
 ONNX = "onnx"
+STACKED_BASE = "base"  # in a stacked run's checkpoint: the run of its model
 METRICS = "metrics.json"
 PREDICTIONS = "predictions.parquet"
 REPORT_MD = "report.md"
@@ -81,6 +83,7 @@ class Manifest(BaseModel):
     files: dict[str, str] = Field(default_factory=dict)
     created_at: str | None = None
     versions: dict[str, str] = Field(default_factory=dict)
+    training: dict[str, Any] = Field(default_factory=dict)  # options, weights, replay, telemetry
 
     def to_json(self) -> str:
         return self.model_dump_json(by_alias=True, indent=2) + "\n"
@@ -101,6 +104,18 @@ class RunDirectory:
     @property
     def checkpoint(self) -> Path:
         return self.path / CHECKPOINT
+
+    @property
+    def tokenizer(self) -> Path:
+        """The folder of the model's tokenizer: Laya's layout has one for it, Kev's keeps it beside the weights.
+
+        A stacked run's is that of the run inside.
+        """
+        checkpoint = self.checkpoint
+        if self.manifest.family == "stacked":
+            checkpoint = checkpoint / STACKED_BASE / CHECKPOINT
+        own = checkpoint / TOKENIZER
+        return own if own.is_dir() else checkpoint
 
     @property
     def onnx(self) -> Path:

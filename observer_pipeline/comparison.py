@@ -13,6 +13,7 @@ from observer_core.home import Home
 from observer_core.rundir import RunDirectory, open_run
 from observer_core.traces.trace import Trace
 from observer_pipeline.datasets import in_split, load_dataset
+from observer_pipeline.outside import outside_scorers
 from observer_pipeline.registry import RUN_VERSION, Registry, now
 from observer_pipeline.resources.warehouse import Warehouse
 from observer_pipeline.tables import GATE_VERDICTS
@@ -26,12 +27,17 @@ CHALLENGER, CHAMPION = "challenger", "champion"
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Predictions of challenger, baseline and, if there is one, champion on the test split, and the gate's verdict."""
+    """Predictions of every family, the champion and the models from outside on the test split, and the gate's verdict.
+
+    The challenger is called `challenger`, other families by their name. `not_run` says why a model from outside is
+    missing.
+    """
 
     challenger: RunDirectory
     champion_version: str | None
     predictions: pa.Table
     verdict: "GateVerdict"
+    not_run: dict[str, str]
 
 
 def trained_runs(warehouse: Warehouse) -> dict[str, RunDirectory]:
@@ -49,7 +55,7 @@ def choose_challenger(runs: dict[str, RunDirectory], validation: Sequence[Trace]
 
     candidates = [run for family, run in runs.items() if family != BASELINE]
     if not candidates:
-        raise InputError("no challenger was trained; materialize laya_run first")
+        raise InputError("no challenger was trained; materialize laya_run or kev_run first")
     if len(candidates) == 1:
         return candidates[0]
 
@@ -64,7 +70,9 @@ def choose_challenger(runs: dict[str, RunDirectory], validation: Sequence[Trace]
 def compare_night(
     home: Home, warehouse: Warehouse, registry: Registry, settings: "GateSettings", *, night: str
 ) -> Comparison:
-    """Score the test split with all contenders, ask the gate, and record its verdict under the name `night`.
+    """Score the test split with every family and the champion, ask the gate, record its verdict under the name `night`.
+
+    What models from outside said of the same traces is laid beside them.
 
     Every verdict recorded before is a look at the test set the gate has to pay for.
     """
@@ -76,14 +84,19 @@ def compare_night(
     runs = trained_runs(warehouse)
     challenger = choose_challenger(runs, in_split(traces, "validation"))
     contenders = {CHALLENGER: challenger}
-    if BASELINE in runs:
-        contenders[BASELINE] = runs[BASELINE]
+    contenders |= {family: run for family, run in runs.items() if run.path != challenger.path}
     champion_version = None
     if (champion := registry.at_alias(CHAMPION)) is not None:
         champion_version = champion.tags.get(RUN_VERSION)
         contenders[CHAMPION] = registry.fetch(str(champion.version), home)
     test = in_split(traces, "test")
-    predictions = pa.concat_tables([predict(name, load_scorer(run), test) for name, run in contenders.items()])
+    outside = outside_scorers(warehouse)
+    predictions = pa.concat_tables(
+        [
+            *(predict(name, load_scorer(run), test) for name, run in contenders.items()),
+            *(scorer.predictions for scorer in outside.values()),
+        ]
+    )
     verdict = gate(
         predictions,
         challenger=CHALLENGER,
@@ -104,7 +117,8 @@ def compare_night(
     }
     warehouse.write("gate_verdicts", pa.Table.from_pylist([row], schema=GATE_VERDICTS), part=night)
     warehouse.write("comparison_predictions", predictions)
-    return Comparison(challenger, champion_version, predictions, verdict)
+    not_run = {name: scorer.problem for name, scorer in outside.items() if scorer.problem is not None}
+    return Comparison(challenger, champion_version, predictions, verdict, not_run)
 
 
 def latest_verdict(warehouse: Warehouse) -> dict[str, Any]:

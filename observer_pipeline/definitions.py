@@ -3,7 +3,7 @@
 import dagster as dg
 
 from observer_pipeline import assets, checks
-from observer_pipeline.jobs import JOBS
+from observer_pipeline.jobs import build_jobs
 from observer_pipeline.resources.build import build_resources
 from observer_pipeline.resources.settings import Settings
 from observer_pipeline.schedules import nightly_schedule
@@ -18,7 +18,7 @@ def build_definitions(settings: Settings) -> dg.Definitions:
     return dg.Definitions(
         assets=dg.load_assets_from_package_module(assets),
         asset_checks=dg.load_asset_checks_from_package_module(checks),
-        jobs=JOBS,
+        jobs=build_jobs(settings),
         schedules=[nightly_schedule(settings)],
         sensors=[
             new_annotations,

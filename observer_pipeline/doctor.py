@@ -8,11 +8,11 @@ from dataclasses import astuple, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
-from observer_core.errors import InputError
+from observer_core.errors import InputError, ObserverError
 from observer_core.home import Home
 from observer_pipeline.resources.settings import Settings
 from observer_pipeline.stack import Ports
-from observer_pipeline.supervise import answers, port_is_free, port_owner
+from observer_pipeline.supervise import port_is_free, port_owner
 
 _ENOUGH_DISK = 5 << 30
 _ENOUGH_MEMORY = 6 << 30
@@ -99,14 +99,24 @@ def _ports(ports: Ports) -> Iterator[Finding]:
             )
 
 
+def ollama_finding() -> Finding:
+    """Whether an Ollama server answers, and which models it has."""
+    mend = "only needed to run the test agent with a real language model"
+    try:
+        from observer_pipeline.agent.models.ollama_server import installed_models, ollama_host
+    except ModuleNotFoundError:
+        return Finding("optional", "Ollama", "its client is not installed", "uv pip install 'observer-pipeline[agent]'")
+    try:
+        models = installed_models(ollama_host())
+    except ObserverError as error:
+        return Finding("optional", "Ollama", str(error).partition(";")[0], mend)
+    if not models:
+        return Finding("optional", "Ollama", f"{ollama_host()}, no models", "ollama pull qwen2.5:7b")
+    return Finding("ok", "Ollama", f"{ollama_host()}: {', '.join(models)}")
+
+
 def _optional() -> Iterator[Finding]:
-    ollama = os.environ.get("OLLAMA_HOST") or "http://127.0.0.1:11434"
-    ollama = ollama if "://" in ollama else f"http://{ollama}"
-    runs = answers(f"{ollama}/api/version")
-    yield Finding(
-        "ok" if runs else "optional", "Ollama", ollama if runs else "does not answer",
-        "" if runs else "only needed to run the test agent with a real language model",
-    )  # fmt: skip
+    yield ollama_finding()
     key = bool(os.environ.get("TYPESAFE_API_KEY"))
     yield Finding("ok" if key else "optional", "Jev", "key set" if key else "no TYPESAFE_API_KEY",
                   "" if key else "only needed to compare with the hosted model")  # fmt: skip

@@ -1,28 +1,49 @@
 """The jobs: the whole loop at night, and the small ones that sensors and people start."""
 
+from typing import TYPE_CHECKING
+
 import dagster as dg
 
+from observer_pipeline.resources.settings import Settings
+
+if TYPE_CHECKING:
+    from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
 TRAIN_TAGS = {"observer/kind": "train"}
+
+_MODELS = (
+    "laya_run", "baseline_run", "stacked_run", "released_scores", "jev_scores",
+    "model_comparison", "registered_models", "champion",
+)  # fmt: skip
 
 first_model = dg.define_asset_job(
     "first_model",
     selection=dg.AssetSelection.assets(
-        "questions", "corpus", "agent_traces", "gold_labels", "labeled_traces", "dataset_splits",
-        "laya_run", "baseline_run", "model_comparison", "registered_models", "champion",
+        "questions", "corpus", "agent_traces", "gold_labels", "labeled_traces", "dataset_splits", *_MODELS
     ),
     description="From nothing to a registered model: the test agent runs, its answers are labeled, models are trained.",
     tags=TRAIN_TAGS,
-)  # fmt: skip
+)
 
-nightly_retraining = dg.define_asset_job(
-    "nightly_retraining",
-    selection=dg.AssetSelection.assets(
-        "live_decisions", "phoenix_annotations", "labeled_traces", "dataset_splits",
-        "laya_run", "baseline_run", "model_comparison", "registered_models", "champion", "true_error_rate", "drift",
-    ),
-    description="Verdicts become labels, labels become models, and the gate says whether the champion changes.",
-    tags=TRAIN_TAGS,
-)  # fmt: skip
+
+def nightly_retraining(settings: Settings) -> "UnresolvedAssetJobDefinition":
+    """The nightly job; whether it trains Kev too is a setting."""
+    models = (*_MODELS, "kev_run") if settings.nightly_kev else _MODELS
+    return dg.define_asset_job(
+        "nightly_retraining",
+        selection=dg.AssetSelection.assets(
+            "live_decisions",
+            "phoenix_annotations",
+            "labeled_traces",
+            "dataset_splits",
+            *models,
+            "true_error_rate",
+            "drift",
+        ),
+        description="Verdicts become labels, labels become models, and the gate says whether the champion changes.",
+        tags=TRAIN_TAGS,
+    )
+
 
 ingest = dg.define_asset_job(
     "ingest",
@@ -48,4 +69,7 @@ training_telemetry = dg.define_asset_job(
     description="Take in a stored RL run, grade it again, trace it, and find what went wrong.",
 )
 
-JOBS = [first_model, nightly_retraining, ingest, pull_annotations, rollout, training_telemetry]
+
+def build_jobs(settings: Settings) -> "list[UnresolvedAssetJobDefinition]":
+    """All jobs."""
+    return [first_model, nightly_retraining(settings), ingest, pull_annotations, rollout, training_telemetry]

@@ -3,14 +3,19 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from observer_core.metrics.error_rate import ErrorRate, true_error_rate
+from observer_core.rundir import RunDirectory
 from observer_pipeline.resources.warehouse import Warehouse
-from observer_pipeline.tables import ANNOTATIONS, REVIEW_QUEUE
+from observer_pipeline.tables import ANNOTATIONS, REVIEW_QUEUE, TRACES, traces_of
 from observer_pipeline.verdicts import merge_annotations
+
+if TYPE_CHECKING:
+    from observer_core.decision.recalibrate import BiasRefit
 
 SERVED = pa.schema([(name, pa.string()) for name in ("service", "model", "model_version", "problem", "asked_at")])
 ERROR_RATES = pa.schema(
@@ -104,3 +109,20 @@ def live_error_rate(warehouse: Warehouse) -> ErrorRate:
         ],
         [review.get(row["trace_id"]) for row in decisions],
     )
+
+
+def live_bias(warehouse: Warehouse, run: RunDirectory) -> "BiasRefit":
+    """How far a run's logits are off on live traffic, from verdicts on traces drawn at random (`recalibrate`).
+
+    `observer calibrate` mends it in a copy of the run.
+
+    Raises:
+        InputError: too few verdicts.
+    """
+    from observer_core.decision.load import load_scorer
+    from observer_core.decision.recalibrate import estimate_shift, usable_verdicts
+
+    labeled = traces_of(warehouse.read_or("labeled_traces", TRACES))
+    verdicts = usable_verdicts([trace for trace in labeled if trace.label_source == "annotation"]).traces
+    p = np.array([score.p_wrong for score in load_scorer(run).score(verdicts)])
+    return estimate_shift(p, verdicts)

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import dagster as dg
 
+from observer_core.decision.training.progress import detail, headline
+
 STEP = 0.1
 
 
@@ -13,8 +15,9 @@ def log_progress(context: dg.AssetExecutionContext, who: str) -> Callable[[str, 
 
     def progress(what: str, fraction: float) -> None:
         nonlocal last
-        if last is None or what != last[0] or fraction >= 1 or fraction - last[1] >= STEP:
-            last = (what, fraction)
-            context.log.info(f"{who}: {what}, {fraction:.0%}")
+        head = headline(what)
+        if last is None or head != last[0] or fraction >= 1 or fraction - last[1] >= STEP:
+            last = (head, fraction)
+            context.log.info(f"{who}: {head}, {fraction:.0%}{detail(what, ', ')}")
 
     return progress

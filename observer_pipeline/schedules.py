@@ -2,7 +2,6 @@
 
 import dagster as dg
 
-from observer_pipeline.jobs import nightly_retraining
 from observer_pipeline.resources.settings import Settings
 from observer_pipeline.resources.warehouse import Warehouse
 
@@ -12,7 +11,7 @@ def nightly_schedule(settings: Settings) -> dg.ScheduleDefinition:
 
     @dg.schedule(
         name="nightly_retraining",
-        job=nightly_retraining,
+        job_name="nightly_retraining",
         cron_schedule=settings.nightly_cron,
         execution_timezone=settings.timezone,
         default_status=dg.DefaultScheduleStatus.RUNNING,

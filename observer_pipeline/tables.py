@@ -9,6 +9,7 @@
 | `review_queue` | kept trace drawn for review | one per draw |
 | `labeled_traces`, `dataset_splits` | labeled trace | one |
 | `training_runs` | trained run, newest of its family | one per family |
+| `outside_scorers`, `outside_predictions` | model from outside; its predictions on the test split | one per model |
 | `gate_verdicts` | night | one per Dagster run |
 | `promotions` | promotion | one per promotion |
 | `rollouts` | attempt to roll a promotion onto a service | one per service and promotion |
@@ -72,6 +73,17 @@ TRAINING_RUNS = pa.schema(
         ("mlflow_run_id", pa.string()),
         ("dataset_sha", pa.string()),
         ("trained_at", pa.string()),
+    ]
+)
+
+OUTSIDE_SCORERS = pa.schema(
+    [
+        ("scorer", pa.string()),
+        ("at", pa.string()),
+        ("asked", pa.string()),  # the checkpoint or model asked for
+        ("problem", pa.string()),  # why it was not run; null when it was
+        ("note", pa.string()),
+        ("dataset_sha", pa.string()),
     ]
 )
 

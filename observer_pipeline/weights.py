@@ -2,17 +2,21 @@
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from observer_core.decision.baseline import WEIGHTS_FILE
+from observer_core.decision.stacked import LAYER_FILE
 from observer_core.rundir import RunDirectory
 
 
 def tensors_not_finite(run: RunDirectory) -> tuple[list[str], int]:
     """The tensors of a run's checkpoint with NaN or infinity as `file:tensor`, and how many tensors were looked at.
 
-    Reads `*.safetensors` (without torch; bfloat16 by its bits) and the numbers of the baseline's JSON.
+    Reads `*.safetensors` (without torch; bfloat16 by its bits), Kev's `head.pt`, and the numbers in the JSON of a
+    baseline or stacked run.
     """
     bad: list[str] = []
     seen = 0
@@ -21,12 +25,17 @@ def tensors_not_finite(run: RunDirectory) -> tuple[list[str], int]:
             seen += 1
             if not finite:
                 bad.append(f"{file.relative_to(run.checkpoint)}:{name}")
-    baseline = run.checkpoint / "baseline.json"
-    if baseline.is_file():
-        for name, value in json.loads(baseline.read_text(encoding="utf-8")).items():
+    for file in sorted(run.checkpoint.rglob("head.pt")):
+        for name, finite in _head(file):
             seen += 1
-            if not _finite_json(value):
-                bad.append(f"{baseline.name}:{name}")
+            if not finite:
+                bad.append(f"{file.relative_to(run.checkpoint)}:{name}")
+    for file in (run.checkpoint / WEIGHTS_FILE, run.checkpoint / LAYER_FILE):
+        if file.is_file():
+            for name, value in json.loads(file.read_text(encoding="utf-8")).items():
+                seen += 1
+                if not _finite_json(value):
+                    bad.append(f"{file.name}:{name}")
     return bad, seen
 
 
@@ -50,6 +59,23 @@ def _safetensors(data: bytes) -> list[tuple[str, bool]]:
         else:
             out.append((name, True))  # integers and booleans are always finite
     return out
+
+
+def _head(file: Path) -> list[tuple[str, bool]]:
+    import torch
+
+    body = torch.load(file, map_location="cpu", weights_only=True)
+    found: list[tuple[str, bool]] = []
+
+    def walk(name: str, value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            found.append((name, bool(torch.isfinite(value).all())))
+        elif isinstance(value, dict):
+            for key, inner in value.items():
+                walk(f"{name}.{key}".lstrip("."), inner)
+
+    walk("", body)
+    return found
 
 
 def _finite_json(value: Any) -> bool:

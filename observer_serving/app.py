@@ -26,8 +26,7 @@ from observer_serving.api.app import build_api
 from observer_serving.api.parts import Parts
 from observer_serving.assemble import Assembler
 from observer_serving.beside import Beside
-from observer_serving.buffer.record import DecisionRecord
-from observer_serving.buffer.wal import Logged, WriteAheadLog
+from observer_serving.buffer.protocol import Logged
 from observer_serving.clock import Clock, SystemClock
 from observer_serving.config import ExporterSettings, Settings, split_address
 from observer_serving.decide import Decider
@@ -43,18 +42,17 @@ from observer_serving.metrics import Metrics
 from observer_serving.notify import Notifier, trace_url
 from observer_serving.receive.grpc import build_server
 from observer_serving.receive.http import OtlpHttp
+from observer_serving.receive.protocol import OtlpProtocol
 from observer_serving.receive.receiver import Gate, Receiver
 from observer_serving.redact import make_redactor
 from observer_serving.retention import Retention
 from observer_serving.score import Scoring
 from observer_serving.spool import Spool
 from observer_serving.stats import Stats
+from observer_serving.storage import open_storage
 from observer_serving.uploads import Uploads
 
 log = logging.getLogger(__name__)
-
-RECORD_FILE = "decisions.sqlite"
-WAL_FOLDER = "wal"
 
 
 class App:
@@ -81,16 +79,17 @@ class App:
         self._metrics = metrics
         active = read_active(self._folder, settings)
         models = load_models(active, settings)
-        self.record = DecisionRecord(self._folder / RECORD_FILE)
-        self.wal = WriteAheadLog(
-            home.ensure(settings.buffer.dir or self._folder / WAL_FOLDER),
-            lambda entries: self.engine.accept(entries),
-            sync=settings.buffer.fsync,
-            max_bytes=settings.buffer.max_bytes,
-            max_waiting_bytes=settings.receive.max_waiting,
-        )
+        self._storage = storage = open_storage(settings, self._folder, lambda: self.engine)
+        self.record, self.wal = storage.record, storage.buffer
         scores = {scope: model.validation_scores for scope, model in models.items()}
-        decider = Decider(self._folder, policies_of(active), clock, initial_scores=scores)
+        decider = Decider(
+            self._folder,
+            policies_of(active),
+            clock,
+            initial_scores=scores,
+            own_key=storage.own_key,
+            epochs=storage.epochs,
+        )
         self.scoring = Scoring(models, lambda event: self.engine.put(event), clock, metrics)
         self._evaluators = (
             Evaluators(settings.evaluators, lambda evaluated: self.engine.put(evaluated), metrics)
@@ -126,12 +125,17 @@ class App:
             stats=stats,
             # After a restart a trace waits at least the quiet period: its client may be sending again right now.
             max_age=settings.assembly.timeout - settings.assembly.quiet_period,
+            max_backlog=settings.assembly.max_total_bytes,
+            decides_open=not self.wal.shared,
             on_decided=[self._notifier.add] if self._notifier else [],
         )
         self._retention = Retention(settings.retention, self._folder, self.engine, self.record, self._spool, clock)
         uploads = Uploads(self._folder, keep=settings.retention.models)
         self._switchboard = Switchboard(self._folder, settings, active, self.scoring, decider, uploads, clock, metrics)
-        self._gate = Gate(settings.assembly.max_total_bytes, lambda: self.engine.backlog_bytes)
+        # A shared buffer holds what this engine has no room for.
+        self._gate = Gate(
+            settings.assembly.max_total_bytes, lambda: 0 if self.wal.shared else self.engine.backlog_bytes
+        )
         self._redactor = make_redactor(settings.redact, metrics)
         receiver = self._receiver = Receiver(self.wal, self._gate, clock, metrics, self._redactor)
         parts = Parts(
@@ -156,10 +160,13 @@ class App:
         self._listeners: dict[str, HttpListener | GrpcListener] = {}
         applications: dict[str, Callable[[], Any]] = {
             "api": lambda: build_api(parts, keys),
-            "otlp_http": lambda: OtlpHttp(receiver, keys, max_request=settings.receive.max_request),
+            "otlp_http": lambda: OtlpHttp(
+                receiver, keys, max_request=settings.receive.max_request, path=settings.receive.traces_path
+            ),
         }
         for name, sock in sockets.items():
-            self._listeners[name] = HttpListener(sock, applications[name](), settings.tls_of(name))
+            protocol = OtlpProtocol if name == "otlp_http" else None
+            self._listeners[name] = HttpListener(sock, applications[name](), settings.tls_of(name), protocol=protocol)
         self._grpc = (
             (lambda: build_server(receiver, keys, max_request=settings.receive.max_request))
             if settings.listen.otlp_grpc is not None
@@ -182,10 +189,8 @@ class App:
             self._listeners["otlp_grpc"] = GrpcListener(
                 self._grpc(), self.settings.listen.otlp_grpc, self.settings.tls_of("otlp_grpc")
             )
-        await asyncio.to_thread(lambda: self.engine.resume(self._logged()))
         # pyarrow imports pandas at its first conversion, where it is installed: a second, but not while deciding.
         threading.Thread(target=pa.array, args=([None],), daemon=True).start()
-        self.wal.start()
         self.scoring.start()
         if self._evaluators is not None:
             self._evaluators.start()
@@ -194,6 +199,8 @@ class App:
         for exporter in self.exporters:
             exporter.start()
         self.engine.start()
+        await asyncio.to_thread(lambda: self.engine.resume(self._logged()))
+        self.wal.start()
         self._retention.start()
         for name, listener in self._listeners.items():
             await listener.start()
@@ -224,6 +231,7 @@ class App:
         if self._notifier is not None:
             self._notifier.stop()
         self.record.close()
+        self._storage.close()
         os.close(self._lock)
 
     def urls(self) -> dict[str, str]:

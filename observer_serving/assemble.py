@@ -6,10 +6,11 @@ came for the quiet period, at the outer timeout, or at a cap; a trace that must 
 
 import heapq
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from observer_core.decisions import CompleteReason
-from observer_serving.receive.wire import SPAN_ID_BYTES, Piece
+from observer_serving.receive.wire import SPAN_ID_BYTES, Piece, split_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +60,6 @@ class _OpenTrace:
     data: list[bytes] = field(default_factory=list)
     segments: list[int] = field(default_factory=list)
     scheduled: float = float("inf")
-
-
-def split_ids(ids: bytes | bytearray) -> list[bytes]:
-    """Span ids one by one."""
-    raw = bytes(ids)
-    return [raw[i : i + SPAN_ID_BYTES] for i in range(0, len(raw), SPAN_ID_BYTES)]
 
 
 class Assembler:
@@ -126,6 +121,14 @@ class Assembler:
     def next_due(self) -> float | None:
         """The earliest moment at which `due` may have something; never too late, at times too early."""
         return self._timers[0][0] if self._timers else None
+
+    def discard(self, covers: Callable[[bytes], bool]) -> tuple[int, int]:
+        """Forget the open traces whose id `covers` says yes to; returns how many traces and spans that were."""
+        ids = [trace_id for trace_id in self._open if covers(trace_id)]
+        before = self.spans
+        for trace_id in ids:
+            self._complete(trace_id, "evicted", 0.0)
+        return len(ids), before - self.spans
 
     def flush(self, reason: CompleteReason, now: float) -> list[AssembledTrace]:
         """Complete everything that is open."""

@@ -18,6 +18,7 @@ from observer_serving.score import Scored, ShadowScore
 
 @dataclass(slots=True)
 class _Open:
+    candidate: Candidate
     values: Values | None
     scored: Scored | None = None
     shadow: dict[str, Any] = field(default_factory=dict)
@@ -47,16 +48,27 @@ class Beside:
             if self._evaluators.submit(candidate):
                 values = None
                 self._waits[candidate.trace_id] = self._clock.monotonic()
-        self._open[candidate.trace_id] = _Open(values)
+        self._open[candidate.trace_id] = _Open(candidate, values)
 
     def scored(self, batch: Sequence[Scored]) -> list[Scored]:
         """Scores came; returns those that can be decided now."""
         ready: list[Scored] = []
         for scored in batch:
-            one = self._open[scored.candidate.trace_id]
-            one.scored = scored
-            ready += self._if_ready(scored.candidate.trace_id, one)
+            one = self._open.get(scored.candidate.trace_id)
+            if one is not None and one.candidate is scored.candidate:
+                one.scored = scored
+                ready += self._if_ready(scored.candidate.trace_id, one)
         return ready
+
+    def heard(self, batch: Sequence[Scored] | Sequence[Evaluated]) -> list[Scored]:
+        """Scores or values came; returns the traces that can be decided now."""
+        scored = [one for one in batch if isinstance(one, Scored)]
+        return self.scored(scored) + self.evaluated([one for one in batch if isinstance(one, Evaluated)])
+
+    def forget(self, trace_id: str) -> None:
+        """Nobody here decides the trace any more; what still comes for it is passed over."""
+        self._open.pop(trace_id, None)
+        self._waits.pop(trace_id, None)
 
     def evaluated(self, batch: Sequence[Evaluated]) -> list[Scored]:
         """Values came; returns the traces that can be decided now."""

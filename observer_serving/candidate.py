@@ -1,5 +1,6 @@
 """A complete trace on its way to a decision: what the scorer reads, what the policy looks at, what is forwarded."""
 
+import logging
 from dataclasses import dataclass
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -11,8 +12,11 @@ from observer_core.traces.jsonl import parse_trace
 from observer_core.traces.normalise import normalise
 from observer_core.traces.to_spans import root_span_id, trace_to_spans
 from observer_core.traces.trace import ABSENT, Trace
-from observer_serving.assemble import AssembledTrace, split_ids
+from observer_serving.assemble import AssembledTrace
 from observer_serving.buffer.received import JsonTrace
+from observer_serving.receive.wire import split_ids
+
+log = logging.getLogger(__name__)
 
 JSON_PROJECT = "default"
 """The project of a trace posted as JSON that names none (`project` is an unknown field of a trace, so it is kept)."""
@@ -84,9 +88,14 @@ def from_spans(assembled: AssembledTrace) -> Candidate:
     return _candidate(assembled, normalised.trace, facts, normalised.root_span_id)
 
 
-def unreadable(assembled: AssembledTrace) -> Candidate:
-    """The candidate of spans that could not be read as an agent run: decided without a score."""
-    return _candidate(assembled, None, PolicyFacts(spans=assembled.spans), None)
+def read_spans(assembled: AssembledTrace) -> Candidate:
+    """As `from_spans`; spans that cannot be read as an agent run make a candidate without a trace, which is decided
+    without a score."""
+    try:
+        return from_spans(assembled)
+    except Exception:
+        log.exception("cannot read trace %s as an agent run; it goes unscored", assembled.trace_id.hex())
+        return _candidate(assembled, None, PolicyFacts(spans=assembled.spans), None)
 
 
 def _candidate(

@@ -5,16 +5,12 @@ budget, logged before the first decision under it, so that a restart continues i
 policy of its own has a budget of its own and `epochs-<project>.jsonl`.
 """
 
-import os
 import secrets
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
-from urllib.parse import quote
-
-import orjson
 
 from observer_core.decisions import Decision
 from observer_core.files import write_whole
@@ -22,29 +18,19 @@ from observer_core.policy import Outcome, Policy, decide, uniform
 from observer_core.review_budget import BudgetThreshold, Epoch
 from observer_serving.clock import Clock, rfc3339
 from observer_serving.config import SERVICE
+from observer_serving.epochs import EpochLog, FileEpochs
 from observer_serving.score import Scored
 
 HASH_KEY_FILE = "hash_key"
-EPOCHS_FILE = "epochs.jsonl"
-MAX_EPOCHS_BYTES = 32 << 20
-"""An epochs log above this size becomes `….1`, in place of the one before: some 6,000 epochs are kept at least."""
-_TAIL_BYTES = 1 << 20  # a line is about 5 KB
-
-
-def epochs_file(folder: Path, scope: str) -> Path:
-    """The epochs log of a scope."""
-    if scope == SERVICE:
-        return folder / EPOCHS_FILE
-    return folder / f"epochs-{quote(scope, safe='')[:200]}.jsonl"
 
 
 class _Budget:
     """One policy, its threshold and the log of its epochs."""
 
-    def __init__(self, file: Path, policy: Policy, initial_scores: Sequence[float]) -> None:
+    def __init__(self, log: EpochLog, policy: Policy, initial_scores: Sequence[float]) -> None:
         self.policy = policy
-        self._file = file
-        record = last_record(file)
+        self._log = log
+        record = log.last()
         self._threshold = (
             BudgetThreshold.restore(policy, record)
             if record is not None
@@ -65,10 +51,12 @@ class _Budget:
         return self._threshold.epoch(now_ns / 1e9)
 
     def logged_epoch(self, now_ns: int) -> Epoch:
-        """The epoch that decides now, on disk before it does."""
+        """The epoch that decides now, written down before it does; replicas agree on it."""
         epoch = self.epoch(now_ns)
         if self.policy.review_budget is not None and self._logged != (self.policy.version, epoch.number):
-            _append_line(self._file, self._threshold.to_json() | {"at": rfc3339(now_ns)})
+            agreed = self._log.agree(self._threshold.to_json() | {"at": rfc3339(now_ns)})
+            epoch = Epoch(**agreed["epoch"])
+            self._threshold.adopt(epoch)
             self._logged = self.policy.version, epoch.number
         return epoch
 
@@ -82,6 +70,8 @@ class Decider:
     Args:
         policies: scope (a project's name, or the service) → its policy; the service's is always among them.
         initial_scores: scope → validation scores of the model that serves it.
+        own_key: the hash key where the settings give none; made once and kept in `folder` when absent.
+        epochs: scope → the log of its epochs; files in `folder` when absent.
     """
 
     def __init__(
@@ -91,13 +81,16 @@ class Decider:
         clock: Clock,
         *,
         initial_scores: Mapping[str, Sequence[float]] | None = None,
+        own_key: bytes | None = None,
+        epochs: Callable[[str], EpochLog] | None = None,
     ) -> None:
         self._clock = clock
-        self._own_key = _own_hash_key(folder / HASH_KEY_FILE)
+        self._own_key = own_key or _own_hash_key(folder / HASH_KEY_FILE)
+        log_of = epochs or partial(FileEpochs.of, folder)
         self._lock = threading.Lock()
         scores = initial_scores or {}
         self._budgets = {
-            scope: _Budget(epochs_file(folder, scope), policy, scores.get(scope, scores.get(SERVICE, ())))
+            scope: _Budget(log_of(scope), policy, scores.get(scope, scores.get(SERVICE, ())))
             for scope, policy in policies.items()
         }
 
@@ -207,38 +200,3 @@ def _own_hash_key(file: Path) -> bytes:
         write_whole(file, secrets.token_hex(32).encode())
         file.chmod(0o600)
     return file.read_bytes().strip()
-
-
-def _append_line(file: Path, record: dict[str, Any]) -> None:
-    if file.exists() and file.stat().st_size > MAX_EPOCHS_BYTES:
-        file.replace(file.with_name(f"{file.name}.1"))
-    with file.open("ab+") as stream:
-        if stream.tell() and not _ends_a_line(stream):
-            stream.write(b"\n")  # a power cut left half a line; it stays a line of its own
-        stream.write(orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def _ends_a_line(stream: BinaryIO) -> bool:
-    stream.seek(-1, os.SEEK_END)
-    return stream.read(1) == b"\n"
-
-
-def last_record(file: Path) -> dict[str, Any] | None:
-    """The last whole line of a log of JSON lines; a torn one at the end (power cut) is passed over.
-
-    Of a log that was moved aside a moment before a crash, the last line is taken from there.
-    """
-    if not file.exists():
-        aside = file.with_name(f"{file.name}.1")
-        return last_record(aside) if aside.exists() else None
-    with file.open("rb") as stream:
-        stream.seek(max(0, file.stat().st_size - _TAIL_BYTES))
-        lines = stream.read().split(b"\n")
-    for line in reversed(lines):
-        try:
-            return orjson.loads(line)
-        except orjson.JSONDecodeError:
-            continue
-    return None

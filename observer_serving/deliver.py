@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from observer_core.decisions import Decision
-from observer_serving.assemble import split_ids
 from observer_serving.buffer.record import DecisionRecord, Recorded
 from observer_serving.candidate import Candidate, parse_spans
 from observer_serving.export import Exporter, ExportItem, ExportOutcome, decorate_root
 from observer_serving.metrics import Metrics
-from observer_serving.receive.wire import Piece
+from observer_serving.receive.wire import Piece, split_ids
 from observer_serving.score import ShadowScore
 from observer_serving.spool import Spool
 
@@ -67,7 +66,7 @@ class Delivery:
         self.pending_bytes = 0
         """Bytes of the traces whose decision is on disk and not delivered."""
         self._late: deque[LatePiece] = deque()
-        self._unsettled: list[tuple[int, tuple[int, ...]]] = []
+        self._unsettled: list[tuple[int, str, tuple[int, ...]]] = []
         self._since: float | None = None  # when the oldest thing that is not settled was done
 
     @property
@@ -98,7 +97,7 @@ class Delivery:
             decided = self._waiting.popleft()
             self._head_submitted.clear()
             self.pending_bytes -= len(decided.candidate.data)
-            self._unsettled.append((decided.row, decided.candidate.segments))
+            self._unsettled.append((decided.row, decided.decision.trace_id, decided.candidate.segments))
         if self._late:
             self._deliver_late()
         if self._since is None and self._spool.waiting:
@@ -113,9 +112,9 @@ class Delivery:
         self._since = None
         if not self._unsettled:
             return
-        self._record.settle(self._unsettled[-1][0])
+        self._record.settle([(row, trace_id) for row, trace_id, _ in self._unsettled])
         held: dict[int, int] = {}
-        for _, segments in self._unsettled:
+        for _, _, segments in self._unsettled:
             for segment in segments:
                 held[segment] = held.get(segment, 0) + 1
         self._unsettled = []

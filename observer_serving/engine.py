@@ -9,29 +9,30 @@ import logging
 import queue
 import sqlite3
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from observer_core.decisions import Decision
 from observer_core.errors import ObserverError
 from observer_serving.assemble import AssembledTrace, Assembler
 from observer_serving.beside import Beside
+from observer_serving.buffer.protocol import Logged
 from observer_serving.buffer.received import JsonTrace
-from observer_serving.buffer.record import DecisionRecord, Recorded
-from observer_serving.buffer.wal import Logged
-from observer_serving.candidate import Candidate, from_json, from_spans, unreadable
+from observer_serving.buffer.record import DecisionRecord
+from observer_serving.candidate import Candidate, from_json, read_spans
 from observer_serving.clock import Clock
 from observer_serving.decide import Decider
 from observer_serving.deliver import Decided, Delivery, LatePiece
-from observer_serving.evaluate import Evaluated
+from observer_serving.events import Again, Event, Forget, Resumed
 from observer_serving.export import ExportOutcome
 from observer_serving.logs import DECISIONS
 from observer_serving.metrics import Metrics
 from observer_serving.receive.wire import Piece
-from observer_serving.resume import candidate_again
+from observer_serving.resume import Undelivered
 from observer_serving.score import Scored, Scoring, ShadowScore
 from observer_serving.score.lane import earliest
 from observer_serving.stats import Stats
@@ -43,24 +44,25 @@ ERASED = "erased"
 """The reason under which the metrics count an open trace that was erased."""
 _MAX_EVENTS = 256
 _RETRY_SECONDS = 1.0
+_PAUSE_SECONDS = 0.01
 _DISK_ERRORS = (OSError, ObserverError, sqlite3.Error)
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """Something to do between two steps, on the thread that owns everything."""
+@dataclass(slots=True)
+class _InFlight:
+    """A trace that is complete and not yet on record, and the pieces that came meanwhile."""
 
-    function: Callable[[], Any]
-    result: Future[Any]
-
-
-Event = _Call | Logged | list[Scored] | list[Evaluated] | ShadowScore | ExportOutcome | None
+    candidate: Candidate
+    late: list[LatePiece] = field(default_factory=list)
 
 
 class Engine:
     """Runs on its own thread after `start`; tests call `step` instead.
 
     Args:
+        max_age: the most seconds that an entry taken in again counts as waited.
+        max_backlog: bytes; `resume` waits while more than that is taken in and not dealt with.
+        decides_open: whether `drain` decides what is open, or leaves it to another process.
         on_decided: told of every decision once it is on disk; must neither block nor raise.
     """
 
@@ -78,6 +80,8 @@ class Engine:
         metrics: Metrics,
         stats: Stats,
         max_age: float,
+        max_backlog: int = 1 << 30,
+        decides_open: bool = True,
         on_decided: Sequence[Callable[[Decision, Candidate], None]] = (),
     ) -> None:
         self._assembler = assembler
@@ -91,11 +95,14 @@ class Engine:
         self._metrics = metrics
         self._stats = stats
         self._max_age = max_age
+        self._max_backlog = max_backlog
+        self._decides_open = decides_open
         self._on_decided = on_decided
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._in_flight: dict[bytes, list[LatePiece]] = {}  # completed, not yet on record; pieces that came meanwhile
-        self._held_bytes = self._held_spans = 0  # of those
-        self._put_bytes = self._taken_bytes = 0  # each written by one thread only
+        self._in_flight: dict[bytes, _InFlight] = {}
+        self._undelivered = Undelivered()
+        self._held_bytes = self._held_spans = 0  # of the traces in flight
+        self._put_bytes = self._taken_bytes = 0  # each written by one thread at a time
         self._scored: deque[Scored] = deque()
         self._decided: deque[tuple[Decision, Scored]] = deque()
         self._outcomes: deque[ExportOutcome] = deque()
@@ -119,10 +126,27 @@ class Engine:
         return self._put_bytes - self._taken_bytes + self._held_bytes + self._delivery.pending_bytes
 
     def accept(self, entries: list[Logged]) -> None:
-        """Take entries that are on disk; called by the log's thread."""
+        """Take entries that are safe; called by the buffer's thread."""
         self._put_bytes += sum(entry.received.size for entry in entries)
         for entry in entries:
             self._events.put(entry)
+
+    def accept_again(self, entries: list[Logged], part: int) -> None:
+        """Take entries that an engine had before: what is undecided goes on, what was decided stays decided."""
+        self._put_bytes += sum(entry.received.size for entry in entries)
+        for entry in entries:
+            self._events.put(Again(entry, part))
+
+    def resumed(self, part: int) -> threading.Event:
+        """All entries of a part have been taken in again: deliver its decisions that may not have been. The event is
+        set once this has been dealt with."""
+        done = threading.Event()
+        self._events.put(Resumed(part, done))
+        return done
+
+    def forget(self, part: int, covers: Callable[[bytes], bool]) -> None:
+        """Let another engine go on with the traces that `covers` says yes to."""
+        self._events.put(Forget(part, covers))
 
     def put(self, event: Event) -> None:
         """Hand over an event, from any thread."""
@@ -163,7 +187,8 @@ class Engine:
         self._thread.start()
 
     def drain(self, seconds: float) -> None:
-        """Decide everything that is open (`shutdown`), within `seconds`; what is left then waits in the log."""
+        """Decide what is open (`shutdown`) or leave it to another process, and deliver what is decided, within
+        `seconds`; what is left then waits in the buffer."""
         self._stopping.set()
         self._events.put(None)
         self._thread.join(timeout=seconds)
@@ -173,24 +198,55 @@ class Engine:
     # -- after a restart
 
     def resume(self, entries: Iterable[Logged]) -> None:
-        """Take the log in again, before `start`: open traces go on, undelivered decisions are delivered as recorded."""
-        now, now_ns = self._clock.monotonic(), self._clock.now_ns()
-        unsettled: dict[int, tuple[Recorded, list[tuple[Logged, Piece | JsonTrace]]]] = {}
+        """Take the log in again and return when that is done: open traces go on, undelivered decisions are delivered as
+        recorded. Waits now and then, so that a log larger than memory can be read back."""
         for entry in entries:
-            age = min(max(0.0, (now_ns - entry.received.received_ns) / 1e9), self._max_age)
-            for item in entry.received.items:
-                recorded = self._record.lookup(item.trace_id)
-                if recorded is not None and recorded.row > self._record.settled:
-                    unsettled.setdefault(recorded.row, (recorded, []))[1].append((entry, item))
-                else:
-                    self._receive(entry, item, now, age, decided=recorded is not None)
-        for row in sorted(unsettled):
-            recorded, items = unsettled[row]
-            candidate, late = candidate_again(recorded, items, now)
-            self._delivery.add([Decided(row, recorded.decision, candidate)])
+            self.accept_again([entry], 0)
+            while self.alive and self.backlog_bytes > self._max_backlog:
+                time.sleep(_PAUSE_SECONDS)
+        done = self.resumed(0)
+        if self.alive:
+            done.wait()
+        else:
+            self.step()
+
+    def _take_again(self, again: Again, now: float) -> None:
+        entry = again.entry
+        age = min(max(0.0, (self._clock.now_ns() - entry.received.received_ns) / 1e9), self._max_age)
+        for item in entry.received.items:
+            recorded = self._record.lookup(item.trace_id)
+            if recorded is not None and not self._record.is_settled(recorded):
+                self._undelivered.add(again.part, recorded, entry, item)
+            else:
+                self._receive(entry, item, now, age, decided=recorded is not None)
+
+    def _deliver_again(self, resumed: Resumed, now: float) -> None:
+        decisions = 0
+        for recorded, candidate, late in self._undelivered.take(resumed.part, now):
+            self._delivery.add([Decided(recorded.row, recorded.decision, candidate)])
             for piece in late:
                 self._delivery.add_late(piece)
-        log.info("read the log back: %d open traces, %d decisions to deliver again", self.open_traces, len(unsettled))
+            decisions += 1
+        log.info("taken in again: %d open traces, %d decisions to deliver again", self.open_traces, decisions)
+        resumed.done.set()
+
+    def _forget(self, forget: Forget) -> None:
+        self._undelivered.forget(forget.part)
+        traces, spans = self._assembler.discard(forget.covers)
+        for trace_id in [trace_id for trace_id in self._in_flight if forget.covers(trace_id)]:
+            spans += self._give_up(trace_id)
+            traces += 1
+        self._metrics.traces_moved.inc(traces)
+        self._metrics.spans_moved.inc(spans)
+
+    def _give_up(self, trace_id: bytes) -> int:
+        """Take a trace off those that are complete and not yet on record; returns its spans."""
+        gone = self._in_flight.pop(trace_id)
+        self._beside.forget(gone.candidate.trace_id)
+        spans = gone.candidate.spans + gone.candidate.duplicates
+        self._held_bytes -= len(gone.candidate.data)
+        self._held_spans -= spans
+        return spans + sum(late.piece.spans for late in gone.late)
 
     # -- the loop
 
@@ -245,10 +301,15 @@ class Engine:
             decided = self._record.decided(new) if new else set()
             for item in items:
                 self._receive(event, item, now, age=0.0, decided=item.trace_id in decided)
+        elif isinstance(event, Again):
+            self._taken_bytes += event.entry.received.size
+            self._take_again(event, now)
+        elif isinstance(event, Resumed):
+            self._deliver_again(event, now)
+        elif isinstance(event, Forget):
+            self._forget(event)
         elif isinstance(event, list):
-            scored = [one for one in event if isinstance(one, Scored)]
-            evaluated = [one for one in event if isinstance(one, Evaluated)]
-            self._scored.extend(self._beside.scored(scored) + self._beside.evaluated(evaluated))
+            self._scored.extend(self._beside.heard(event))
         elif isinstance(event, ShadowScore):
             self._beside.shadowed(event)
         elif isinstance(event, ExportOutcome):
@@ -262,9 +323,8 @@ class Engine:
     # -- stages
 
     def _receive(self, entry: Logged, item: Piece | JsonTrace, now: float, age: float, *, decided: bool) -> None:
-        is_json = isinstance(item, JsonTrace)
         self._metrics.bytes_received.inc(len(item.data))
-        if not is_json:
+        if not (is_json := isinstance(item, JsonTrace)):
             self._metrics.spans_received.inc(item.spans)
             self._stats.received(item.spans, now)
         is_open = item.trace_id in self._assembler
@@ -274,9 +334,13 @@ class Engine:
         elif is_json and (is_open or item.trace_id in self._in_flight or decided):
             self._release(entry.segment, 1)  # posted again
         elif is_json:
-            self._receive_json(entry, item, now)
+            candidate = from_json(item, received_ns=entry.received.received_ns, segment=entry.segment, now=now)
+            self._metrics.traces_received.inc()
+            self._metrics.spans_received.inc(candidate.spans)
+            self._stats.received(candidate.spans, now)
+            self._submit(item.trace_id, candidate)
         elif item.trace_id in self._in_flight:
-            self._in_flight[item.trace_id].append(LatePiece(item, entry.segment))
+            self._in_flight[item.trace_id].late.append(LatePiece(item, entry.segment))
         elif decided:
             self._delivery.add_late(LatePiece(item, entry.segment))
         else:
@@ -287,28 +351,19 @@ class Engine:
             ):
                 self._complete(assembled)
 
-    def _receive_json(self, entry: Logged, item: JsonTrace, now: float) -> None:
-        candidate = from_json(item, received_ns=entry.received.received_ns, segment=entry.segment, now=now)
-        self._metrics.traces_received.inc()
-        self._metrics.spans_received.inc(candidate.spans)
-        self._stats.received(candidate.spans, now)
-        self._submit(item.trace_id, candidate)
-
     def _complete(self, assembled: AssembledTrace) -> None:
-        try:
-            candidate = from_spans(assembled)
-        except Exception:
-            log.exception("cannot read trace %s as an agent run; it goes unscored", assembled.trace_id.hex())
-            self._metrics.normalise_failures.inc()
-            candidate = unreadable(assembled)
+        candidate = read_spans(assembled)
+        self._metrics.normalise_failures.inc(candidate.trace is None)
         self._submit(assembled.trace_id, candidate)
 
     def _submit(self, trace_id: bytes, candidate: Candidate) -> None:
         self._metrics.completed.labels(candidate.complete_reason).inc()
-        self._in_flight[trace_id] = []
+        self._in_flight[trace_id] = _InFlight(candidate)
         self._held_bytes += len(candidate.data)
         self._held_spans += candidate.spans + candidate.duplicates
         self._beside.submit(candidate)
+        if candidate.trace is not None and not candidate.trace.final_answer.strip():
+            self._metrics.without_answer.inc()
         if candidate.trace is None:
             self._scored.extend(self._beside.scored([self._scoring.unreadable(candidate)]))
         else:
@@ -320,7 +375,8 @@ class Engine:
             return
         try:
             while self._scored:
-                self._decided.append((self._decider.decide(self._scored[0]), self._scored[0]))
+                if self._is_ours(self._scored[0]):
+                    self._decided.append((self._decider.decide(self._scored[0]), self._scored[0]))
                 self._scored.popleft()
             if self._decided:
                 self._record_decisions(now)
@@ -336,36 +392,39 @@ class Engine:
         else:
             self._retry_at = self.failure = None
 
+    def _is_ours(self, scored: Scored) -> bool:
+        """Whether this engine still has to decide this candidate; it may have gone to another, or come back as new."""
+        in_flight = self._in_flight.get(bytes.fromhex(scored.candidate.trace_id))
+        return in_flight is not None and in_flight.candidate is scored.candidate
+
     def _record_decisions(self, now: float) -> None:
-        rows = self._record.add([(decision, scored.candidate.span_ids) for decision, scored in self._decided])
-        decided = [Decided(row, d, s.candidate) for row, (d, s) in zip(rows, self._decided, strict=True)]
+        ours = [(decision, scored) for decision, scored in self._decided if self._is_ours(scored)]
+        rows = self._record.add([(decision, scored.candidate.span_ids) for decision, scored in ours])
         self._decided.clear()
-        self._delivery.add(decided)
-        for one in decided:
-            self._held_bytes -= len(one.candidate.data)
-            self._held_spans -= one.candidate.spans + one.candidate.duplicates
-            for late in self._in_flight.pop(bytes.fromhex(one.decision.trace_id)):
-                self._delivery.add_late(late)
-            self._count(one.decision, one.candidate, now)
+        for row, (decision, scored) in zip(rows, ours, strict=True):
+            trace_id = bytes.fromhex(decision.trace_id)
+            late = self._in_flight[trace_id].late
+            spans = self._give_up(trace_id)
+            if row is None:  # another worker has the trace and decides it
+                self._metrics.traces_moved.inc()
+                self._metrics.spans_moved.inc(spans)
+                continue
+            self._delivery.add([Decided(row, decision, scored.candidate)])
+            for piece in late:
+                self._delivery.add_late(piece)
+            self._count(decision, scored.candidate, now)
 
     def _count(self, decision: Decision, candidate: Candidate, now: float) -> None:
-        kept = decision.decision == "keep"
-        metrics = self._metrics
-        (metrics.traces_kept if kept else metrics.traces_dropped).labels(decision.reason).inc()
-        (metrics.spans_kept if kept else metrics.spans_dropped).inc(decision.spans)
-        metrics.spans_duplicate.inc(candidate.duplicates)
-        metrics.keep_probability.inc(decision.keep_probability)
-        metrics.decision_seconds.observe(decision.latency_ms / 1000)
-        if decision.p_wrong is not None:
-            metrics.p_wrong.observe(decision.p_wrong)
+        self._metrics.decided(decision)
+        self._metrics.spans_duplicate.inc(candidate.duplicates)
         self._stats.decided(decision, now)
         for tell in self._on_decided:
             tell(decision, candidate)
         decision_log.info("%s %s", decision.decision, decision.trace_id, extra={"fields": decision.to_json()})
 
     def _show(self) -> None:
-        late = sum(late.piece.spans for pieces in self._in_flight.values() for late in pieces)
         self._metrics.traces_open.set(self.open_traces)
+        late = sum(late.piece.spans for one in self._in_flight.values() for late in one.late)
         self._metrics.spans_open.set(self._assembler.spans + self._held_spans + late + self._delivery.late_spans)
         self._metrics.waiting_traces.set(self._scoring.waiting)
         self._metrics.held_bytes.set(self._assembler.bytes + self.backlog_bytes)
@@ -373,10 +432,11 @@ class Engine:
     # -- the end
 
     def _finish(self) -> None:
-        """Decide what is open; ends when all is decided (the caller waits no longer than the drain deadline)."""
+        """Deal with what is left; ends when all is delivered (the caller waits no longer than the drain deadline)."""
         self.step()
-        for assembled in self._assembler.flush("shutdown", self._clock.monotonic()):
-            self._complete(assembled)
+        if self._decides_open:
+            for assembled in self._assembler.flush("shutdown", self._clock.monotonic()):
+                self._complete(assembled)
         while self._in_flight or self._delivery.pending:
             self.step(self._wait())
         self._delivery.settle()

@@ -20,8 +20,11 @@ log = logging.getLogger(__name__)
 _BACKLOG = 2048
 
 
-def bind(name: str, address: str) -> socket.socket:
+def bind(name: str, address: str, *, mend: str | None = None) -> socket.socket:
     """A bound socket.
+
+    Args:
+        mend: what helps when the port is taken, for the error; else the setting `listen.<name>`.
 
     Raises:
         InputError: the port is taken, or the address is not this machine's.
@@ -31,11 +34,9 @@ def bind(name: str, address: str) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
-        raise InputError(_cannot_listen(name, address, error.strerror or str(error))) from None
-
-
-def _cannot_listen(name: str, address: str, why: str) -> str:
-    return f"cannot listen on {address}: {why}; stop what uses it or set listen.{name}"
+        mend = mend or f"set listen.{name}"
+        why = error.strerror or str(error)
+        raise InputError(f"cannot listen on {address}: {why}; stop what uses it or {mend}") from None
 
 
 class _Server(uvicorn.Server):
@@ -59,9 +60,17 @@ def check_tls(tls: TlsSettings) -> None:
 
 
 class HttpListener:
-    """An ASGI application on a bound socket."""
+    """An ASGI application on a bound socket; idle connections are kept for `keep_alive` seconds."""
 
-    def __init__(self, sock: socket.socket, app: Any, tls: TlsSettings | None = None) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        app: Any,
+        tls: TlsSettings | None = None,
+        *,
+        protocol: type[asyncio.Protocol] | None = None,
+        keep_alive: int = 5,
+    ) -> None:
         self._socket = sock
         secured: dict[str, Any] = {}
         if tls is not None:
@@ -73,8 +82,8 @@ class HttpListener:
                 "ssl_cert_reqs": ssl.CERT_REQUIRED if tls.ca else ssl.CERT_NONE,
             }
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False,
-            timeout_graceful_shutdown=5, **secured,
+            app, http=protocol or "httptools", log_config=None, access_log=False, lifespan="off", ws="none",
+            server_header=False, timeout_graceful_shutdown=5, timeout_keep_alive=keep_alive, **secured,
         )  # fmt: skip
         self._server = _Server(config)
         self._task: asyncio.Task[None] | None = None

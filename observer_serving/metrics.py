@@ -1,10 +1,12 @@
 """Prometheus metrics of the service; one registry per service, nothing global.
 
-The counters balance, for traces and for spans: received = kept + dropped + rejected (+ duplicates) + open.
+The counters balance, for traces and for spans: received = kept + dropped + rejected (+ duplicates) + moved + open.
 They count since the process started; what a restart reads back from the log is received again.
 """
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from observer_core.decisions import Decision
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _SHARES = tuple(i / 20 for i in range(1, 21))
@@ -26,12 +28,14 @@ class Metrics:
         self.traces_kept = counter("traces_kept", "Traces decided keep, by reason", "reason")
         self.traces_dropped = counter("traces_dropped", "Traces decided drop, by reason", "reason")
         self.traces_rejected = counter("traces_rejected", "JSON traces refused as invalid")
+        self.traces_moved = counter("traces_moved", "Traces another worker went on with (buffer: nats)")
         self.traces_open = gauge("traces_open", "Traces received and not decided yet")
         self.spans_received = counter("spans_received", "Spans received, also those rejected and duplicates")
         self.spans_kept = counter("spans_kept", "Spans of kept traces, late ones too")
         self.spans_dropped = counter("spans_dropped", "Spans of dropped traces, late ones too")
         self.spans_rejected = counter("spans_rejected", "Spans refused for unusable ids")
         self.spans_duplicate = counter("spans_duplicate", "Spans that had been received before")
+        self.spans_moved = counter("spans_moved", "Spans of traces another worker went on with (buffer: nats)")
         self.spans_open = gauge("spans_open", "Spans of traces not decided yet")
         self.spans_late = counter("spans_late", "Spans that came after their trace's decision", "decision")
         self.completed = counter("traces_completed", "Traces that left assembly, by why", "complete_reason")
@@ -44,6 +48,7 @@ class Metrics:
             "evaluator_failures", "Values that evaluators did not give, by why", "evaluator", "kind"
         )
         self.normalise_failures = counter("normalise_failures", "Traces that could not be read as an agent run")
+        self.without_answer = counter("traces_without_answer", "Traces in which no final answer was found, scored so")
         self.model_switches = counter("model_switches", "Switches of the model, by result", "result")
         self.keep_probability = counter("keep_probability_sum", "Sum of the keep probabilities of all decisions")
         self.p_wrong = Histogram("observer_p_wrong", "Calibrated scores", buckets=_SHARES, registry=registry)
@@ -65,6 +70,16 @@ class Metrics:
         """Count spans that were received and refused."""
         self.spans_received.inc(count)
         self.spans_rejected.inc(count)
+
+    def decided(self, decision: Decision) -> None:
+        """Count a decision that is on disk."""
+        kept = decision.decision == "keep"
+        (self.traces_kept if kept else self.traces_dropped).labels(decision.reason).inc()
+        (self.spans_kept if kept else self.spans_dropped).inc(decision.spans)
+        self.keep_probability.inc(decision.keep_probability)
+        self.decision_seconds.observe(decision.latency_ms / 1000)
+        if decision.p_wrong is not None:
+            self.p_wrong.observe(decision.p_wrong)
 
     def render(self) -> bytes:
         """The text Prometheus scrapes."""

@@ -17,8 +17,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from observer_serving.buffer.protocol import Logged
 from observer_serving.buffer.received import JsonTrace, Received
-from observer_serving.buffer.wal import Logged
 from observer_serving.config import RedactSettings
 from observer_serving.metrics import Metrics
 from observer_serving.receive.wire import patch

@@ -1,17 +1,42 @@
-"""What a restart makes of the log's entries about a trace that was decided and not delivered."""
+"""What becomes of the log's entries that an engine had before: decisions that may not have been delivered."""
 
-import logging
+from collections.abc import Iterator
 from dataclasses import replace
 
-from observer_serving.assemble import AssembledTrace, split_ids
+from observer_serving.assemble import AssembledTrace
+from observer_serving.buffer.protocol import Logged
 from observer_serving.buffer.received import JsonTrace
 from observer_serving.buffer.record import Recorded
-from observer_serving.buffer.wal import Logged
-from observer_serving.candidate import Candidate, from_json, from_spans, unreadable
+from observer_serving.candidate import Candidate, from_json, read_spans
 from observer_serving.deliver import LatePiece
-from observer_serving.receive.wire import Piece
+from observer_serving.receive.wire import Piece, split_ids
 
-log = logging.getLogger(__name__)
+
+class Undelivered:
+    """Decisions on record that were perhaps not delivered, with their entries, by the part of the buffer they are in.
+
+    Entries of a part come one after the other; only when the last has come is a decision's trace whole again.
+    """
+
+    def __init__(self) -> None:
+        # Part → row of the record → the decision with its entries.
+        self._parts: dict[int, dict[int, tuple[Recorded, list[tuple[Logged, Piece | JsonTrace]]]]] = {}
+
+    def add(self, part: int, recorded: Recorded, entry: Logged, item: Piece | JsonTrace) -> None:
+        """One more piece of a decided trace."""
+        rows = self._parts.setdefault(part, {})
+        rows.setdefault(recorded.row, (recorded, []))[1].append((entry, item))
+
+    def take(self, part: int, now: float) -> Iterator[tuple[Recorded, Candidate, list[LatePiece]]]:
+        """A part's decisions in the order of the record, each with its candidate and late pieces; it is then empty."""
+        rows = self._parts.pop(part, {})
+        for row in sorted(rows):
+            recorded, items = rows[row]
+            yield recorded, *candidate_again(recorded, items, now)
+
+    def forget(self, part: int) -> None:
+        """Another engine delivers a part's decisions."""
+        self._parts.pop(part, None)
 
 
 def candidate_again(
@@ -46,8 +71,4 @@ def candidate_again(
         completed_at=now,
         segments=segments,
     )
-    try:
-        return from_spans(assembled), late
-    except Exception:
-        log.exception("cannot read trace %s as an agent run", decision.trace_id)
-        return unreadable(assembled), late
+    return read_spans(assembled), late

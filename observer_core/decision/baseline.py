@@ -2,7 +2,7 @@
 
 It costs microseconds and needs no weights beyond a few dozen numbers, so a decision model that does not beat it is not
 worth serving. The features follow the cheap baselines of the literature (answer length, refusals, tool errors, loops,
-and the share of the answer that the evidence supports); each is defined where it is listed in `FEATURES`.
+and the share of the answer that the evidence supports); `docs/baseline.md` says what each of `FEATURES` is and why.
 """
 
 import json

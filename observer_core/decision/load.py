@@ -1,4 +1,4 @@
-"""From a run directory to a scorer."""
+"""From a run directory to a decision model or a scorer."""
 
 import importlib.util
 from collections.abc import Callable
@@ -7,9 +7,11 @@ from typing import Literal
 
 from observer_core.decision.baseline import BaselineModel
 from observer_core.decision.onnx import INT8_GRAPH, INT8_TOLERANCE, TOLERANCE
+from observer_core.decision.protocol import DecisionModel
 from observer_core.decision.scorer import RawScorer, RunScorer, baseline_scorer, state_scorer
+from observer_core.decision.stacked import StackedLayer, stacked_scorer
 from observer_core.errors import InputError
-from observer_core.rundir import CHECKPOINT, ONNX, Manifest, RunDirectory
+from observer_core.rundir import CHECKPOINT, ONNX, STACKED_BASE, Manifest, RunDirectory, open_run
 from observer_core.traces.trace import Trace
 
 Backend = Literal["auto", "onnx", "torch"]
@@ -27,6 +29,22 @@ def load_scorer(run: RunDirectory, *, backend: Backend = "auto") -> RunScorer:
     """
     run.verify()
     return RunScorer(run.manifest, run.version, raw_scorer(run.path, run.manifest, backend=backend))
+
+
+def open_model(run: RunDirectory, *, backend: Backend = "auto") -> DecisionModel:
+    """A run's decision model, to be asked any questions; it reads states as the run's scorer does.
+
+    Args:
+        backend: see `load_scorer`.
+
+    Raises:
+        InputError: as `load_scorer`, and for a family that answers no questions.
+    """
+    family = run.manifest.family
+    if family not in _MODELS:
+        raise InputError(f"{run.path} is a {family} run, which answers no questions; name one of {', '.join(_MODELS)}")
+    run.verify()
+    return _MODELS[family](run.path, run.manifest, backend)
 
 
 def raw_scorer(folder: Path, manifest: Manifest, *, backend: Backend = "auto") -> RawScorer:
@@ -60,23 +78,52 @@ def _load_baseline(folder: Path, _manifest: Manifest, _backend: Backend) -> RawS
     return baseline_scorer(BaselineModel.load(folder / CHECKPOINT))
 
 
-def _load_laya(folder: Path, manifest: Manifest, backend: Backend) -> RawScorer:
+def _open_laya(folder: Path, manifest: Manifest, backend: Backend) -> DecisionModel:
     from observer_core.decision.laya.runtime import LayaModel
 
     graph = served_graph(folder, manifest, backend)
-    if graph is None and importlib.util.find_spec("torch") is None:
-        raise InputError(f"{folder} has no ONNX graph and torch is not installed; install observer-pipeline[train]")
+    _require_torch(folder, graph)
     spec = manifest.slice_spec
-    model = LayaModel.open(
+    return LayaModel.open(
         folder / CHECKPOINT, onnx=graph, max_tokens=spec.get("max_tokens"), cut=spec.get("cut", "end")
     )
-    return state_scorer(model, manifest)
+
+
+def _open_kev(folder: Path, manifest: Manifest, backend: Backend) -> DecisionModel:
+    from observer_core.decision.kev.runtime import KevModel
+
+    graph = served_graph(folder, manifest, backend)
+    _require_torch(folder, graph)
+    spec = manifest.slice_spec
+    return KevModel.open(folder / CHECKPOINT, onnx=graph, max_tokens=spec.get("max_tokens"), cut=spec.get("cut", "end"))
+
+
+_MODELS: dict[str, Callable[[Path, Manifest, Backend], DecisionModel]] = {"laya": _open_laya, "kev": _open_kev}
+
+
+def _load_questioned(folder: Path, manifest: Manifest, backend: Backend) -> RawScorer:
+    model = _MODELS[manifest.family](folder, manifest, backend)
+    return state_scorer(model, manifest, tokenizer=RunDirectory(folder, manifest).tokenizer)
+
+
+def _load_stacked(folder: Path, manifest: Manifest, backend: Backend) -> RawScorer:
+    checkpoint = folder / CHECKPOINT
+    base = open_run(checkpoint / STACKED_BASE)
+    asked = base.manifest.model_copy(update={"questions": manifest.questions})
+    return stacked_scorer(StackedLayer.load(checkpoint), raw_scorer(base.path, asked, backend=backend))
 
 
 _FAMILIES: dict[str, Callable[[Path, Manifest, Backend], RawScorer]] = {
     "baseline": _load_baseline,
-    "laya": _load_laya,
+    "laya": _load_questioned,
+    "kev": _load_questioned,
+    "stacked": _load_stacked,
 }
+
+
+def _require_torch(folder: Path, graph: Path | None) -> None:
+    if graph is None and importlib.util.find_spec("torch") is None:
+        raise InputError(f"{folder} has no ONNX graph and torch is not installed; install observer-pipeline[train]")
 
 
 def served_graph(folder: Path, manifest: Manifest, backend: Backend) -> Path | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from observer_core.decision.calibration import calibrate
 from observer_core.decision.protocol import DecisionModel, Score, read
 from observer_core.errors import InputError
 from observer_core.rundir import Manifest
-from observer_core.slices import build_state
+from observer_core.slices import StateBuilder
 from observer_core.traces.trace import Trace
 
 
@@ -27,19 +28,23 @@ class RawScore:
 RawScorer = Callable[[Sequence[Trace]], list[RawScore]]
 
 
-def state_scorer(model: DecisionModel, manifest: Manifest) -> RawScorer:
+def state_scorer(model: DecisionModel, manifest: Manifest, *, tokenizer: Path | None = None) -> RawScorer:
     """Builds each trace's state and asks the manifest's questions.
 
+    Args:
+        tokenizer: the folder of the model's tokenizer, for state formats that count tokens.
+
     Raises:
-        InputError: the question that decides is not a noul.
+        InputError: the question that decides is not a noul, or states cannot be built as the manifest says.
     """
     decides = manifest.decision_question
     kind = manifest.questions[decides].type
     if kind != "noul":
         raise InputError(f"decision_question '{decides}' is a {kind}; only a noul can decide")
+    builder = StateBuilder(manifest.slice_spec, tokenizer)
 
     def score(traces: Sequence[Trace]) -> list[RawScore]:
-        states = [build_state(trace, manifest.slice_spec) for trace in traces]
+        states = [builder.build(trace) for trace in traces]
         readings = read(model, [state.text for state in states], manifest.questions)
         return [
             RawScore(
@@ -53,6 +58,12 @@ def state_scorer(model: DecisionModel, manifest: Manifest) -> RawScorer:
     return score
 
 
+def deciding(manifest: Manifest) -> Manifest:
+    """The manifest with the question that decides alone: its answer does not depend on the others, the time does."""
+    name = manifest.decision_question
+    return manifest.model_copy(update={"questions": {name: manifest.questions[name]}})
+
+
 def baseline_scorer(model: BaselineModel) -> RawScorer:
     """Computes the baseline's features; it answers the question that decides and no other."""
     return lambda traces: [RawScore(p) for p in model.p_wrong_raw(traces).tolist()]
@@ -63,14 +74,14 @@ class RunScorer:
 
     def __init__(self, manifest: Manifest, model_version: str, raw: RawScorer) -> None:
         self.model, self.model_version = manifest.model, model_version
-        self._manifest, self._raw = manifest, raw
+        self.manifest, self.raw = manifest, raw
 
     def score(self, traces: Sequence[Trace]) -> list[Score]:
         """One score per trace, in order; a score does not depend on the other traces."""
         if not traces:
             return []
-        raw = self._raw(traces)
-        calibrated = calibrate(np.array([score.p_wrong_raw for score in raw]), self._manifest)
+        raw = self.raw(traces)
+        calibrated = calibrate(np.array([score.p_wrong_raw for score in raw]), self.manifest)
         return [
             Score(score.p_wrong_raw, p_wrong, score.truncated, score.answers)
             for score, p_wrong in zip(raw, calibrated.tolist(), strict=True)

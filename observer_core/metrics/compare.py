@@ -9,7 +9,7 @@ import pyarrow as pa
 from observer_core.metrics import ranking
 from observer_core.metrics.estimate import Estimate, bootstrap, no_number, percentile
 from observer_core.metrics.evaluate import budget_name
-from observer_core.metrics.predictions import Sample, pair, sample_of
+from observer_core.metrics.predictions import Sample, Slice, pair, sample_of
 from observer_core.metrics.probability import log_error, paired_mean, squared_error
 
 RECALL_BUDGETS = (0.05, 0.20)
@@ -53,6 +53,17 @@ def compare(predictions: pa.Table, a: str, b: str, *, split: str | None = None) 
         **_recall(left, right),
         "brier": paired_mean(squared_error(left), squared_error(right), left),
         "log_loss": paired_mean(log_error(left), log_error(right), left),
+    }
+    return PairedDifference(a, b, left.n, left.groups, differences)
+
+
+def compare_slice(predictions: pa.Table, a: str, b: str, part: Slice, *, partial: bool) -> PairedDifference:
+    """`compare` on a slice (see `Sample.slice`), without recall: differences of AUROC and Brier score."""
+    left, right = pair(sample_of(predictions, a), sample_of(predictions, b))
+    left, right = left.slice(part, partial=partial), right.slice(part, partial=partial)
+    differences = {
+        "auroc": ranking.paired_auroc(left, right),
+        "brier": paired_mean(squared_error(left), squared_error(right), left),
     }
     return PairedDifference(a, b, left.n, left.groups, differences)
 

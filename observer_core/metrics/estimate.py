@@ -1,7 +1,7 @@
 """A number with its interval, or the reason why there is none."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -30,6 +30,11 @@ class Estimate:
     def to_json(self) -> dict[str, Any]:
         out: dict[str, Any] = {"value": self.value, "lo": self.lo, "hi": self.hi, "n": self.n}
         return out | {"reason": self.reason} if self.reason else out
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> "Estimate":
+        """What `to_json` made."""
+        return cls(body["value"], body["lo"], body["hi"], body["n"], body.get("reason"))
 
     def __str__(self) -> str:
         if self.value is None:

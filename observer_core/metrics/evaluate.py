@@ -1,6 +1,7 @@
 """All metrics of one scorer: slices `all`, `natural`, `seeded`, each metric also without `partial` labels."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +28,11 @@ def evaluate(predictions: pa.Table, scorer: str) -> Metrics:
         | {f"{key}{NO_PARTIAL}": value for key, value in metrics_of(sample.slice(name, partial=False)).items()}
         for name in SLICES
     }
+
+
+def metrics_json(metrics: Metrics) -> dict[str, dict[str, Any]]:
+    """As `metrics.json` holds it: slice → metric → `value`, `lo`, `hi`, `n` (and `reason`)."""
+    return {name: {key: value.to_json() for key, value in part.items()} for name, part in metrics.items()}
 
 
 def budget_name(budget: float) -> str:

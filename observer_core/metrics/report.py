@@ -1,80 +1,51 @@
 """The report of an evaluation: the verdict first, then numbers with intervals, plots, and how to serve the run."""
 
-import base64
-import html
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack
 
-import numpy as np
 import pyarrow as pa
 
 from observer_core.files import write_whole
-from observer_core.metrics.compare import PairedDifference, compare
+from observer_core.metrics.compare import PairedDifference, compare, compare_slice
 from observer_core.metrics.estimate import Estimate
-from observer_core.metrics.evaluate import NO_PARTIAL, Metrics, budget_name, evaluate, metrics_of
+from observer_core.metrics.evaluate import NO_PARTIAL, Metrics, evaluate, metrics_json
 from observer_core.metrics.gate import GateSettings, GateVerdict, gate
-from observer_core.metrics.plots import TITLES, plots
-from observer_core.metrics.predictions import sample_of, scorers_of, write_predictions
-from observer_core.metrics.ranking import BUDGETS, oracle_recall
-from observer_core.metrics.report_style import STYLE
+from observer_core.metrics.plots import plots
+from observer_core.metrics.predictions import SLICES, sample_of, scorers_of, write_predictions
+from observer_core.metrics.report_pages import to_html, to_markdown
 from observer_core.rundir import METRICS, PREDICTIONS, REPORT_HTML, REPORT_MD
-
-LABELS = {
-    "auroc": "AUROC",
-    "auroc_within_agent": "AUROC within agents (mean)",
-    "auprc": "AUPRC (random = share wrong)",
-    "prevalence": "share wrong",
-    "recall_at_1pct": "recall, reading 1 %",
-    "recall_at_5pct": "recall, reading 5 %",
-    "recall_at_10pct": "recall, reading 10 %",
-    "recall_at_20pct": "recall, reading 20 %",
-    "lift_at_5pct": "lift over random at 5 %",
-    "lift_at_20pct": "lift over random at 20 %",
-    "normalised_recall_at_5pct": "normalised recall at 5 %",
-    "normalised_recall_at_20pct": "normalised recall at 20 %",
-    "brier": "Brier score",
-    "log_loss": "log loss",
-    "ece_debiased": "calibration error (debiased)",
-    "calibration_intercept": "calibration intercept (ideal 0)",
-    "calibration_slope": "calibration slope (ideal 1)",
-}
-DIFFERENCES = {
-    "auroc": "AUROC",
-    "recall_at_5pct": "recall, reading 5 %",
-    "recall_at_20pct": "recall, reading 20 %",
-    "brier": "Brier score (less is better)",
-    "log_loss": "log loss (less is better)",
-}
-EXPLANATIONS = {
-    "Wrong": "labels wrong and partial together; the lines 'without partial' leave partial labels out.",
-    "Interval": "95 %, clustered by user question, since traces of one question are not independent.",
-    "Recall, reading 5 %": "the share of all wrong answers among the 5 % of traces with the highest scores.",
-    "Normalised recall": "0 is random, 1 is the best that this share of wrong answers allows.",
-    "Calibration error": "root mean squared gap of equal-mass bins, with the bins' sampling noise taken off.",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything a report says, before it has a form."""
+    """Everything a report says, before it has a form.
+
+    `others` and `against` are in the order of the scorers; `by_slice` holds the differences of AUROC and Brier score on
+    each slice that has traces, `not_run` the scorers that could not be asked, with the reason.
+    """
 
     title: str
     subtitle: str
     scorer: str
     metrics: Metrics
-    others: dict[str, dict[str, Estimate]]
+    others: dict[str, Metrics]
     against: list[PairedDifference]
+    by_slice: dict[str, list[PairedDifference]]
+    not_run: Mapping[str, str]
     verdict: GateVerdict
     notes: Mapping[str, str]
     warning: str | None
     run: str | None
+    further: Mapping[str, Estimate]
 
     def metrics_json(self) -> dict[str, Any]:
         """What metrics.json holds: slice → metric → `value`, `lo`, `hi`, `n` (and `reason`)."""
-        return {name: {key: value.to_json() for key, value in part.items()} for name, part in self.metrics.items()}
+        body = metrics_json(self.metrics)
+        body["all"] |= {key: value.to_json() for key, value in self.further.items()}
+        return body
 
     def to_json(self) -> dict[str, Any]:
         """The report as one JSON object, for programs."""
@@ -82,8 +53,10 @@ class Report:
             "title": self.title,
             "scorer": self.scorer,
             "metrics": self.metrics_json(),
-            "others": {name: {key: e.to_json() for key, e in part.items()} for name, part in self.others.items()},
+            "others": {name: metrics_json(metrics) for name, metrics in self.others.items()},
             "differences": [difference.to_json() for difference in self.against],
+            "differences_by_slice": {name: [d.to_json() for d in of] for name, of in self.by_slice.items()},
+            "not_run": dict(self.not_run),
             "gate": self.verdict.to_json(),
             "notes": dict(self.notes),
             "warning": self.warning,
@@ -109,6 +82,8 @@ def build_report(
     run: str | None = None,
     settings: GateSettings | None = None,
     nights_before: int = 0,
+    further: Mapping[str, Estimate] | None = None,
+    not_run: Mapping[str, str] | None = None,
 ) -> Report:
     """Compute everything a report says.
 
@@ -118,6 +93,8 @@ def build_report(
         warning: what a reader must know before believing the numbers.
         baseline, champion: the scorers the gate compares with; a baseline the table lacks is passed over.
         run: the run directory as it will be named, for the lines on how to serve it.
+        further: metrics that do not come from the predictions; metrics.json has them under `all`.
+        not_run: scorers that could not be asked → why.
     """
     known = scorers_of(predictions)
     rivals = [name for name in known if name != scorer]
@@ -126,8 +103,10 @@ def build_report(
         subtitle=_subtitle(predictions, scorer),
         scorer=scorer,
         metrics=evaluate(predictions, scorer),
-        others={name: metrics_of(sample_of(predictions, name)) for name in rivals},
+        others={name: evaluate(predictions, name) for name in rivals},
         against=[compare(predictions, scorer, name) for name in rivals],
+        by_slice=_differences_by_slice(predictions, scorer, rivals),
+        not_run=not_run or {},
         verdict=gate(
             predictions,
             challenger=scorer,
@@ -139,6 +118,7 @@ def build_report(
         notes=notes or {},
         warning=warning,
         run=run,
+        further=further or {},
     )
 
 
@@ -163,6 +143,8 @@ class ReportOptions(TypedDict, total=False):
     run: str | None
     settings: GateSettings | None
     nights_before: int
+    further: Mapping[str, Estimate] | None
+    not_run: Mapping[str, str] | None
 
 
 def write_evaluation(folder: Path, predictions: pa.Table, **options: Unpack[ReportOptions]) -> dict[str, Any]:
@@ -170,6 +152,21 @@ def write_evaluation(folder: Path, predictions: pa.Table, **options: Unpack[Repo
     report = build_report(predictions, **options)
     write_report(folder, predictions, report)
     return report.metrics_json()
+
+
+def _differences_by_slice(
+    predictions: pa.Table, scorer: str, rivals: Sequence[str]
+) -> dict[str, list[PairedDifference]]:
+    """`natural`, `seeded` and each slice without `partial` labels, where there are such traces."""
+    found: dict[str, list[PairedDifference]] = {}
+    for name in SLICES:
+        for partial in (True, False):
+            if name == "all" and partial:
+                continue
+            differences = [compare_slice(predictions, scorer, rival, name, partial=partial) for rival in rivals]
+            if differences and differences[0].n:
+                found[name if partial else f"{name}{NO_PARTIAL}"] = differences
+    return found
 
 
 def _subtitle(predictions: pa.Table, scorer: str) -> str:
@@ -192,149 +189,3 @@ def _beats(scorer: str, difference: PairedDifference) -> str:
     if auroc.hi < 0:
         return f"{scorer} ranks worse than {difference.b}: {size}."
     return f"{scorer} is not shown to rank better than {difference.b}: {size}."
-
-
-_BUDGET_OF = {f"recall_at_{budget_name(budget)}": budget for budget in BUDGETS}
-Table = tuple[list[str], list[list[str]]]
-
-
-HEADLINE = ("auroc", "recall_at_5pct", "recall_at_20pct", "brier", "prevalence")
-
-
-def main_table(report: Report, *, short: bool = False) -> Table:
-    """Metric × scorer, all traces; with `short` only the headline metrics."""
-    columns: dict[str, dict[str, Estimate]] = {report.scorer: report.metrics["all"], **report.others}
-    keys = HEADLINE if short else LABELS
-    return ["", *columns], [[LABELS[key], *(str(column[key]) for column in columns.values())] for key in keys]
-
-
-def text_table(content: Table) -> str:
-    """A table as aligned plain text."""
-    lines = [content[0], *content[1]]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
-
-
-def _slice_table(report: Report) -> Table:
-    """Slice × headline metric, with and without `partial`."""
-    rows = []
-    for name, part in report.metrics.items():
-        for suffix, words in (("", ""), (NO_PARTIAL, " without partial")):
-            estimates = [part[key + suffix] for key in HEADLINE]
-            n = estimates[0].n
-            rows.append([f"{name}{words}", str(n), *(str(estimate) if n else "–" for estimate in estimates)])
-    return ["traces", "n", *(LABELS[key] for key in HEADLINE)], rows
-
-
-def difference_table(report: Report) -> Table:
-    """Metric × other scorer: paired differences."""
-    rows = [[label, *(str(other.differences[key]) for other in report.against)] for key, label in DIFFERENCES.items()]
-    return [f"{report.scorer} minus …", *(other.b for other in report.against)], rows
-
-
-def _serve_lines(report: Report) -> tuple[str, str]:
-    run = json.dumps(report.run) if report.run else "RUN"
-    return f"scorer: {{kind: local, run: {run}}}", "observer serve --config observer.yaml"
-
-
-def to_markdown(report: Report) -> str:
-    """The report as Markdown, without the plots."""
-
-    def table(content: Table) -> str:
-        head, rows = content
-        lines = [head, ["---"] * len(head), *rows]
-        return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-
-    settings, command = _serve_lines(report)
-    parts = [
-        f"# {report.title}",
-        report.subtitle + ".",
-        *([f"> Warning: {report.warning}."] if report.warning else []),
-        *(f"**{sentence}**" for sentence in report.headlines),
-        f"Promotion gate: **{report.verdict.sentence}**",
-        "\n".join(f"- {reason}" for reason in report.verdict.reasons),
-        "## Numbers",
-        table(main_table(report)),
-        *(["## Paired differences", table(difference_table(report))] if report.against else []),
-        f"## Slices of {report.scorer}",
-        table(_slice_table(report)),
-        f"The plots are in {REPORT_HTML}.",
-        "## Serve it",
-        f"```yaml\n# observer.yaml\n{settings}\n```\n\n```\n{command}\n```",
-        *(["## Notes", "\n".join(f"- {key}: {value}" for key, value in report.notes.items())] if report.notes else []),
-        "## How to read this",
-        "\n".join(f"- **{key}**: {value}" for key, value in EXPLANATIONS.items()),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def to_html(report: Report, images: Mapping[str, bytes]) -> str:
-    """The report as one HTML page with the plots (SVG) inside."""
-    e = html.escape
-
-    def cell(text: str) -> str:
-        value, bracket, interval = text.partition(" (")
-        if not bracket:
-            return e(text)
-        return f'{e(value)} <span class="interval">({e(interval)}</span>'
-
-    def table(content: Table, form: str = "") -> str:
-        head, rows = content
-        top = "".join(f"<th>{e(name)}</th>" for name in head)
-        body = "".join(
-            f"<tr><th>{e(row[0])}</th>{''.join(f'<td>{cell(text)}</td>' for text in row[1:])}</tr>" for row in rows
-        )
-        head_and_body = f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody>"
-        return f'<div class="scroll"><table class="{form}">{head_and_body}</table></div>'
-
-    def listed(items: Mapping[str, str]) -> str:
-        return "<dl>" + "".join(f"<dt>{e(k)}</dt><dd>{e(v)}</dd>" for k, v in items.items()) + "</dl>"
-
-    def section(title: str, content: str) -> str:
-        return f"<section><h2>{e(title)}</h2>{content}</section>"
-
-    tiles = "".join(
-        f'<div class="tile"><span class="name">{e(LABELS[key])}</span>{_tile(report, key)}</div>'
-        for key in ("auroc", "recall_at_5pct", "recall_at_20pct", "brier")
-    )
-    figures = "".join(
-        f'<figure><figcaption>{e(TITLES[name])}</figcaption><img alt="{e(TITLES[name])}" '
-        f'src="data:image/svg+xml;base64,{base64.b64encode(image).decode()}"></figure>'
-        for name, image in images.items()
-    )
-    settings, command = _serve_lines(report)
-    reasons = "".join(f"<li>{e(reason)}</li>" for reason in report.verdict.reasons)
-    warning = f'<p class="warning">Warning: {e(report.warning)}.</p>' if report.warning else ""
-    sections = [
-        f'<div class="tiles">{tiles}</div>',
-        f'<div class="figures">{figures}</div>' if figures else "",
-        section("Numbers", table(main_table(report))),
-        section("Paired differences", table(difference_table(report))) if report.against else "",
-        section(f"Slices of {report.scorer}", table(_slice_table(report), "stacked")),
-        section("Serve it", f"<pre># observer.yaml\n{e(settings)}</pre><pre>{e(command)}</pre>"),
-        section("Notes", listed(report.notes)) if report.notes else "",
-        section("How to read this", listed(EXPLANATIONS)),
-    ]
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{e(report.title)}</title>'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head><body><main>'
-        f'<header><h1>{e(report.title)}</h1><p class="subtitle">{e(report.subtitle)}</p>{warning}</header>'
-        f'<div class="verdict {"yes" if report.verdict.promote else "no"}">'
-        + "".join(f'<p class="headline">{e(sentence)}</p>' for sentence in report.headlines)
-        + f'<p class="gate">Promotion gate: <strong>{e(report.verdict.sentence)}</strong></p><ul>{reasons}</ul></div>'
-        f"{''.join(sections)}</main></body></html>\n"
-    )
-
-
-def _tile(report: Report, key: str) -> str:
-    """A number in large type, under it its interval and, for a recall, what chance and an oracle would reach."""
-    estimate, share = report.metrics["all"][key], report.metrics["all"]["prevalence"].value
-    if estimate.value is None:
-        return f'<span class="value">–</span><span class="interval">{html.escape(estimate.reason or "")}</span>'
-    lines = [] if estimate.lo is None else [f"{estimate.lo:.3f} to {estimate.hi:.3f}"]
-    if key in _BUDGET_OF and share:
-        budget = _BUDGET_OF[key]
-        lines.append(f"random {budget:.3f}, best {float(oracle_recall(share, np.array(budget))):.3f}")
-    return f'<span class="value">{estimate.value:.3f}</span><span class="interval">{"<br>".join(lines)}</span>'

@@ -86,8 +86,8 @@ class SpanBuilder:
 
         A step that comes in several pieces has its root in the first one; the others add completions to it.
         """
-        trace_id = _digest(16, "trace", self.run, step)
-        root_id = _digest(8, "step", self.run, step)
+        trace_id = stable_id(16, "trace", self.run, step)
+        root_id = stable_id(8, "step", self.run, step)
         offset = self._begun.get(step, 0)
         self._begun[step] = offset + len(scored)
         spans: list[Span] = []
@@ -121,7 +121,7 @@ class SpanBuilder:
         self, spans: list[Span], trace_id: bytes, root_id: bytes, step: int, place: int, item: Scored, start: int
     ) -> int:
         row, reading = item.row, item.reading
-        span_id = _digest(8, "completion", self.run, step, place)
+        span_id = stable_id(8, "completion", self.run, step, place)
         citations = row.get("citations")
         attributes: Attributes = {
             "openinference.span.kind": "LLM",
@@ -186,7 +186,7 @@ class SpanBuilder:
             "gen_ai.evaluation.score.value": score,
             "error.type": failure.partition(":")[0] if failure else None,
         }
-        span_id = _digest(8, "reward", self.run, step, place, name)
+        span_id = stable_id(8, "reward", self.run, step, place, name)
         return Span(trace_id, span_id, parent_id, "reward", f"reward {name}", start, end, attributes, failure)
 
 
@@ -221,6 +221,7 @@ def _scored(graded: Iterable[tuple[pa.RecordBatch, Graded]], logged: Sequence[st
             yield Scored(row, result.readings[i], own, times, errors.get(row["row"], {}))
 
 
-def _digest(size: int, *parts: object) -> bytes:
+def stable_id(size: int, *parts: object) -> bytes:
+    """`size` bytes that follow from the parts: the same span has the same id whenever it is made."""
     text = "\x1f".join(map(str, parts))
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=size, person=b"observer").digest()

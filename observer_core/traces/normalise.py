@@ -22,6 +22,7 @@ from observer_core.traces.trace import ABSENT, ToolCall, Trace
 PROJECT_KEY = "openinference.project.name"
 SERVICE_KEY = "service.name"
 PREVIEW_CHARS = 1000
+_SIDES = ("messages_in", "messages_out")
 MAX_TEXT_CHARS = 100_000
 """Longest question, answer or evidence item kept; the state's budget cuts much earlier."""
 
@@ -65,6 +66,7 @@ class NormalisedTrace:
         errors: `span name: message` of failed spans, in time order.
         spans: how many spans.
         duration_ms: from the first start to the last end.
+        tokens: what all model calls read and wrote, as far as they say; each call counts once.
     """
 
     trace: Trace
@@ -80,6 +82,7 @@ class NormalisedTrace:
     errors: tuple[str, ...] = ()
     spans: int = 0
     duration_ms: float = 0.0
+    tokens: tuple[int, int] = (0, 0)
 
 
 def normalise(resource_spans: Sequence[ResourceSpans]) -> NormalisedTrace:
@@ -99,9 +102,7 @@ class _Reader:
         self.tree = tree
         self.root = root
         self.spans = [view for view in tree.spans if not adk.is_merged_tools(view)]
-        self.kinds: dict[int, Kind | None] = {
-            id(view): _first(dialect.kind(view) for dialect in DIALECTS) for view in self.spans
-        }
+        self.kinds: dict[int, Kind | None] = {id(view): _kind(view) for view in self.spans}
         self.model_calls = self._group_model_calls()
 
     def read(self) -> NormalisedTrace:
@@ -135,6 +136,7 @@ class _Reader:
             errors=tuple(_error(view) for view in self.tree.spans if view.status == "error"),
             spans=len(self.tree.spans),
             duration_ms=duration_ms,
+            tokens=self._tokens(),
         )
 
     # -- question and answer
@@ -180,6 +182,13 @@ class _Reader:
         candidates = [view for call in self.model_calls for view in call] or [self.root]
         return _first_text(_said(view, "model") for view in candidates)
 
+    def _tokens(self) -> tuple[int, int]:
+        counts = [
+            next((found for view in call for dialect in DIALECTS if (found := dialect.tokens(view))), (0, 0))
+            for call in self.model_calls
+        ]
+        return sum(read for read, _ in counts), sum(written for _, written in counts)
+
     # -- tools and evidence
 
     def _tool_calls(self) -> tuple[list[ToolCall], list[Any]]:
@@ -221,6 +230,14 @@ class _Reader:
         documents = [text for view in self.spans for text in _documents(view)]
         texts = documents or [text for result in results if result is not ABSENT for text in evidence_texts(result)]
         return list(dict.fromkeys(texts))
+
+
+def _kind(view: SpanView) -> Kind | None:
+    """The kind of step. Beyond its limit an SDK drops the oldest attributes, of a long chat the kind before all."""
+    kind = _first(dialect.kind(view) for dialect in DIALECTS)
+    if kind is None and view.span.dropped_attributes_count and any(_messages([view], s) for s in _SIDES):
+        return "LLM"
+    return kind
 
 
 def _call_of_span(view: SpanView, result: Any) -> ToolCall:

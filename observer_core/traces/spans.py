@@ -75,7 +75,16 @@ class SpanView:
 
     def json(self, key: str) -> Any:
         """The value a JSON text holds (a cut one as far as it goes, what is no JSON as text), or a structured value."""
-        value = self.get(key)
+        return self.parsed(self.get(key))
+
+    def event(self, name: str, key: str) -> Iterator[Any]:
+        """The Python value that each event of this name has under `key`, where it has one."""
+        for event in self.span.events:
+            if event.name == name:
+                yield from (python_value(item.value) for item in event.attributes if item.key == key)
+
+    def parsed(self, value: Any) -> Any:
+        """A JSON text as its value (a cut one as far as it goes); anything else as it is."""
         if not isinstance(value, str):
             return value
         parsed, truncated = parse_tolerant(value)
@@ -106,6 +115,12 @@ class SpanView:
     def order(self) -> tuple[int, int]:
         """What spans are sorted by: start, then end."""
         return self.span.start_time_unix_nano, self.span.end_time_unix_nano
+
+
+def count_pair(view: SpanView, first: Sequence[str], second: Sequence[str]) -> tuple[int, int] | None:
+    """Two counts, each under the first of its keys that is there; `None` when neither is."""
+    found = [next((v for key in keys if isinstance(v := view.get(key), int)), None) for keys in (first, second)]
+    return None if found == [None, None] else (found[0] or 0, found[1] or 0)
 
 
 def in_order(node: Any) -> list[Any]:

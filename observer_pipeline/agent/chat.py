@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from observer_core.errors import InputError
-from observer_pipeline.agent.hotpot import read_hotpot
 from observer_pipeline.agent.questions import AgentQuestion, Paragraph
+from observer_pipeline.agent.sources import read_questions
 from observer_pipeline.agent.world import generate_world
 
 AGENTS_FOLDER = Path(__file__).with_name("chat_agents")
@@ -21,7 +21,7 @@ _Asgi = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
 
 def sample_questions(source: str | None) -> list[AgentQuestion]:
     """The questions a chat or a single run can be asked: of a HotpotQA file, else of the generated world."""
-    return read_hotpot(Path(source)) if source else list(generate_world(SAMPLE_QUESTIONS, seed=0))
+    return read_questions(source) if source else list(generate_world(SAMPLE_QUESTIONS, seed=0))
 
 
 def all_paragraphs(questions: list[AgentQuestion]) -> list[Paragraph]:

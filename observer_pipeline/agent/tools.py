@@ -6,6 +6,7 @@ from typing import Any
 
 import bm25s
 
+from observer_pipeline.agent.faults.injection import ResultFault
 from observer_pipeline.agent.questions import Paragraph
 
 TOP_K = 2
@@ -41,15 +42,15 @@ class ParagraphIndex:
 class Toolbox:
     """The tools of one run.
 
-    `withheld` titles are not found and `altered` ones read differently, in search and lookup alike: this is how faults
-    in the evidence enter, so that the trace shows only what a tool returned.
+    `pages` says what is found in the place of the paragraph with a title (None: nothing), and `results` changes what
+    the tools hand back. This is how faults in the evidence enter, so that the trace shows only what a tool returned.
     """
 
     index: ParagraphIndex
     max_calls: int
     top_k: int = TOP_K
-    withheld: frozenset[str] = frozenset()
-    altered: Mapping[str, str] = field(default_factory=dict)
+    pages: Mapping[str, Paragraph | None] = field(default_factory=dict)
+    results: ResultFault | None = None
     calls: int = 0
 
     def functions(self) -> list[Callable[..., dict[str, Any]]]:
@@ -61,7 +62,7 @@ class Toolbox:
             Args:
                 query: A few words to search for.
             """
-            return self._spend() or {"results": [self._shown(p) for p in self._found(str(query))]}
+            return self._call("search", lambda: {"results": [_shown(p) for p in self._found(str(query))]})
 
         def lookup(title: str) -> dict[str, Any]:
             """Returns the paragraph with exactly this title.
@@ -69,25 +70,27 @@ class Toolbox:
             Args:
                 title: The title of a paragraph.
             """
-            return self._spend() or self._page(str(title))
+            return self._call("lookup", lambda: self._page(str(title)))
 
         return [search, lookup]
 
-    def _spend(self) -> dict[str, Any] | None:
+    def _call(self, tool: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         self.calls += 1
         if self.calls > self.max_calls:
             return {"error": f"The budget of {self.max_calls} tool calls is spent. Answer now with what you know."}
-        return None
+        result = work()
+        return self.results(self.calls - 1, tool, result) if self.results else result
 
     def _found(self, query: str) -> list[Paragraph]:
-        found = self.index.search(query, self.top_k + len(self.withheld))
-        return [p for p in found if p.title not in self.withheld][: self.top_k]
+        hidden = sum(page is None for page in self.pages.values())
+        found = [self.pages.get(p.title, p) for p in self.index.search(query, self.top_k + hidden)]
+        return [page for page in found if page is not None][: self.top_k]
 
     def _page(self, title: str) -> dict[str, Any]:
         paragraph = self.index.lookup(title)
-        if paragraph is None or paragraph.title in self.withheld:
-            return {"error": f"There is no paragraph titled {title!r}. Try search."}
-        return self._shown(paragraph)
+        shown = self.pages.get(paragraph.title, paragraph) if paragraph else None
+        return _shown(shown) if shown else {"error": f"There is no paragraph titled {title!r}. Try search."}
 
-    def _shown(self, paragraph: Paragraph) -> dict[str, str]:
-        return {"title": paragraph.title, "text": self.altered.get(paragraph.title, paragraph.text)}
+
+def _shown(paragraph: Paragraph) -> dict[str, str]:
+    return {"title": paragraph.title, "text": paragraph.text}

@@ -1,6 +1,7 @@
 """Names of the generated world: invented, unlimited, and never the same stem twice in one world."""
 
 import random
+import re
 from dataclasses import dataclass
 
 
@@ -91,11 +92,13 @@ class Namer:
     def pattern(self, kind: str, made: str, avoid: tuple[str, ...]) -> str:
         """A name of this kind from the stem, unlike those in `avoid`."""
         while True:
-            name = self.rng.choice(_PATTERNS[kind]).format(
-                stem=made,
-                first=self.rng.choice(FIRST_NAMES),
-                adj=self.rng.choice(_ADJECTIVES),
-                noun=self.rng.choice(_NOUNS),
-            )
+            pattern = self.rng.choice(_PATTERNS[kind])
+            first, adj, noun = (self.rng.choice(words) for words in (FIRST_NAMES, _ADJECTIVES, _NOUNS))
+            name = with_articles(pattern.format(stem=made, first=first, adj=adj, noun=noun))
             if name not in avoid:
                 return name
+
+
+def with_articles(text: str) -> str:
+    """Mend the indefinite article before a vowel."""
+    return re.sub(r"\b([Aa]) (?=[aeioAEIOU])", r"\1n ", text)

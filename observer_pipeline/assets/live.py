@@ -1,16 +1,18 @@
 """Group `live`: what the services decided, what they serve, and how often live answers are wrong."""
 
 from dataclasses import asdict
+from typing import Any
 
 import dagster as dg
 import pyarrow as pa
 from pydantic import Field
 
-from observer_core.errors import ObserverError
-from observer_pipeline.assets.labels import phoenix_annotations, review_queue
+from observer_core.errors import InputError, ObserverError
+from observer_core.rundir import RunDirectory
+from observer_pipeline.assets.labels import labeled_traces, phoenix_annotations, review_queue
 from observer_pipeline.assets.registry import champion
 from observer_pipeline.assets.traces import OWNERS
-from observer_pipeline.live import DRIFTS, ERROR_RATES, SERVED, live_error_rate, live_scores, score_drift
+from observer_pipeline.live import DRIFTS, ERROR_RATES, SERVED, live_bias, live_error_rate, live_scores, score_drift
 from observer_pipeline.registry import Registry, now
 from observer_pipeline.resources.build import HomeResource
 from observer_pipeline.resources.services import ServiceResource
@@ -106,16 +108,20 @@ def true_error_rate(context: dg.AssetExecutionContext, warehouse: Warehouse) -> 
     )
 
 
-@dg.asset(group_name=GROUP, owners=OWNERS, kinds={"parquet", "duckdb"}, deps=[live_decisions, champion])
+@dg.asset(group_name=GROUP, owners=OWNERS, kinds={"parquet", "duckdb"}, deps=[live_decisions, labeled_traces, champion])
 def drift(
     context: dg.AssetExecutionContext, home: HomeResource, warehouse: Warehouse, mlflow: MlflowResource
 ) -> dg.MaterializeResult:
-    """Whether the champion scores live traces otherwise than it scored its validation split."""
+    """Whether the champion scores live traces otherwise than it scored its validation split, and how far off it is.
+
+    `bias` is what reviewed live traces say its logits are off by; `observer calibrate` mends that in a copy of the run.
+    """
     registry = Registry(mlflow, warehouse)
     promotion = registry.current()
     live = live_scores(warehouse, promotion.version) if promotion else []
-    reference = registry.fetch(promotion.version, home.home).manifest.validation_scores if promotion else []
-    if promotion is None or not live or not reference:
+    run = registry.fetch(promotion.version, home.home) if promotion else None
+    reference = run.manifest.validation_scores if run else []
+    if promotion is None or run is None or not live or not reference:
         why = "no champion yet" if promotion is None else "the champion has not scored live traces yet"
         return dg.MaterializeResult(metadata={"drifted": False, "not_compared": why})
     found = score_drift(live, reference)
@@ -126,5 +132,16 @@ def drift(
             "drifted": found.drifted,
             "distance": found.distance,
             "compared": dg.MetadataValue.md(markdown([row])),
+            **_bias(warehouse, run),
         }
     )
+
+
+def _bias(warehouse: Warehouse, run: RunDirectory) -> dict[str, Any]:
+    try:
+        refit = live_bias(warehouse, run)
+    except InputError as error:
+        return {"bias_not_known": str(error)}
+    value, lo, hi = refit.shift.value, refit.shift.lo, refit.shift.hi
+    off = lo is not None and hi is not None and not lo <= 0 <= hi
+    return {"bias": float(value or 0.0), "bias_interval": str(refit.shift), "biased": off, "bias_means": str(refit)}

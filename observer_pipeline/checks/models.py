@@ -6,7 +6,7 @@ import dagster as dg
 
 from observer_core.rundir import open_run
 from observer_pipeline.assets.evaluation import model_comparison
-from observer_pipeline.assets.training import baseline_run, laya_run
+from observer_pipeline.assets.training import baseline_run, kev_run, laya_run, stacked_run
 from observer_pipeline.comparison import latest_verdict
 from observer_pipeline.resources.warehouse import Warehouse
 from observer_pipeline.weights import tensors_not_finite
@@ -28,6 +28,8 @@ def _finite_weights(family: str, asset: dg.AssetsDefinition) -> dg.AssetChecksDe
 
 
 laya_finite_weights = _finite_weights("laya", laya_run)
+kev_finite_weights = _finite_weights("kev", kev_run)
+stacked_finite_weights = _finite_weights("stacked", stacked_run)
 baseline_finite_weights = _finite_weights("baseline", baseline_run)
 
 

@@ -11,15 +11,17 @@ from observer_pipeline.cli import (
     evaluation,
     models,
     operate,
+    refine,
     registry,
     rollouts,
     serve,
     slices,
     stack,
+    systemone,
     traces,
 )
 
-GROUPS = (demo, stack, serve, operate, agent, traces, slices, models, evaluation, registry, rollouts)
+GROUPS = (demo, stack, serve, operate, systemone, agent, traces, slices, models, refine, evaluation, registry, rollouts)
 
 
 def build_app() -> typer.Typer:

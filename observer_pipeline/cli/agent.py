@@ -4,26 +4,34 @@ import asyncio
 import json
 import random
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from observer_core.errors import InputError
 from observer_core.traces.trace import Trace
 from observer_pipeline.cli.progress import progress_bar
 
 Endpoint = Annotated[str | None, typer.Option(help="Export spans by OTLP/HTTP, for example to http://127.0.0.1:4318")]
-Hotpotqa = Annotated[Path | None, typer.Option(help="Questions and paragraphs from a HotpotQA file, not the world")]
+Hotpotqa = Annotated[
+    str | None,
+    typer.Option(help="Questions from a HotpotQA file, JSONL, or hub:distractor/validation; else the generated world"),
+]
+Model = Annotated[str, typer.Option(help="offline, offline-weak, ollama:MODEL or openai:MODEL@URL")]
 Project = Annotated[str, typer.Option(help="Project name on the spans")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON")]
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="The test agent: one question, a batch with seeded faults, a chat.")
+    group = typer.Typer(
+        no_args_is_help=True,
+        help="The test agent: a question, a batch with seeded faults, a chat, the quality of its data.",
+    )
     group.command("run")(run)
     group.command("generate")(generate)
     group.command("chat")(chat)
+    group.command("quality")(quality)
     app.add_typer(group, name="agent")
 
 
@@ -31,25 +39,26 @@ def run(
     question: Annotated[str, typer.Argument(help="What to ask; `observer agent chat` prints samples")],
     endpoint: Endpoint = None,
     hotpotqa: Hotpotqa = None,
+    model: Model = "offline",
     project: Project = "observer",
     as_json: AsJson = False,
 ) -> None:
     """Ask the agent one question over the paragraphs of a sample world, or of a HotpotQA file."""
     from observer_pipeline.agent.chat import all_paragraphs, sample_questions
     from observer_pipeline.agent.endpoint import probe_endpoint
-    from observer_pipeline.agent.models.offline import OfflineLlm
+    from observer_pipeline.agent.models.choose import build_model
     from observer_pipeline.agent.questions import Paragraph
     from observer_pipeline.agent.runner import Budget, RunRecord, run_agent
     from observer_pipeline.agent.tools import ParagraphIndex, Toolbox
     from observer_pipeline.agent.tracing import install_tracing
 
-    paragraphs: list[Paragraph] = all_paragraphs(sample_questions(str(hotpotqa) if hotpotqa else None))
+    paragraphs: list[Paragraph] = all_paragraphs(sample_questions(hotpotqa))
     if endpoint:
         probe_endpoint(endpoint)
     tracing = install_tracing(service_name="observer-agent", project=project, endpoint=endpoint)
     budget = Budget()
     toolbox = Toolbox(ParagraphIndex(paragraphs), budget.tool_calls)
-    record: RunRecord = asyncio.run(run_agent(question, model=OfflineLlm(), toolbox=toolbox, budget=budget))
+    record: RunRecord = asyncio.run(run_agent(question, model=build_model(model), toolbox=toolbox, budget=budget))
     tracing.flush()
     trace = Trace(
         question=record.question,
@@ -57,10 +66,11 @@ def run(
         trace_id=record.trace_id,
         tool_calls=record.calls,
         evidence=record.evidence,
-        model="offline",
+        model=model,
         stop_reason=record.stop_reason,
         steps=record.steps,
         latency_ms=record.latency_ms,
+        extra={"cleaned_answer": record.cleaned, "odd": list(record.odd)},
     )
     if as_json:
         print(json.dumps(trace.to_json(), ensure_ascii=False))
@@ -73,19 +83,26 @@ def run(
 
 def generate(
     questions: Annotated[int, typer.Option(min=1, help="How many runs, one per question")],
-    out: Annotated[Path, typer.Option(help="New folder for traces.jsonl and ledger.jsonl")],
-    faults: Annotated[str, typer.Option(help="natural, seed4, or a YAML plan")] = "natural",
+    out: Annotated[Path, typer.Option(help="New folder for traces.jsonl and ledger.jsonl; a killed batch goes on")],
+    faults: Annotated[str, typer.Option(help="natural, seed4, all, or a YAML plan")] = "natural",
     seed: Annotated[int, typer.Option(help="Same seed, same traces")] = 0,
+    first: Annotated[int, typer.Option(min=0, help="Index of the first question")] = 0,
     endpoint: Endpoint = None,
     hotpotqa: Hotpotqa = None,
+    corpus: Annotated[bool, typer.Option(help="Search all paragraphs of the file, not the question's own")] = False,
+    model: Model = "offline",
+    weak_model: Annotated[str, typer.Option(help="Model of runs with the fault weak_model")] = "offline-weak",
+    spans: Annotated[bool, typer.Option(help="Write the spans as an OTLP file too")] = False,
+    reproducible: Annotated[
+        bool, typer.Option(help="Ids and times from the seed too; never export these twice")
+    ] = False,
     workers: Annotated[int, typer.Option(min=1, help="Processes that run the agent")] = 1,
     project: Project = "observer",
     as_json: AsJson = False,
 ) -> None:
     """Make labeled traces: gold labels beside the traces, seeded faults in a ledger, never in the spans."""
     from observer_pipeline.agent.faults import FaultPlan
-    from observer_pipeline.agent.generate import LEDGER_FILE, TRACES_FILE, GenerateOptions
-    from observer_pipeline.agent.generate import generate as generate_traces
+    from observer_pipeline.agent.generate import LEDGER_FILE, SPANS_FILE, TRACES_FILE, GenerateOptions, generate_into
 
     options = GenerateOptions(
         questions=questions,
@@ -94,28 +111,26 @@ def generate(
         workers=workers,
         endpoint=endpoint,
         project=project,
-        source=str(hotpotqa) if hotpotqa else None,
+        source=hotpotqa,
+        first=first,
+        whole_corpus=corpus,
+        model=model,
+        weak_model=weak_model,
+        reproducible=reproducible,
     )
     with progress_bar() as progress:
-        result = generate_traces(options, out=out, progress=progress)
-    labels = {
-        fault: dict(Counter(trace.label for trace in result.traces if trace.failure_type == kind))
-        for kind, fault in [(None, "natural"), *((kind, kind) for kind in options.faults.rates)]
-    }
-    summary = {
-        "traces": len(result.traces),
-        "labels": labels,
-        "spans_delivered": result.spans_delivered,
-        "files": [str(out / TRACES_FILE), str(out / LEDGER_FILE)],
-    }
+        summary = generate_into(out, options, spans=spans, progress=progress)
+    files = [str(out / name) for name in (TRACES_FILE, LEDGER_FILE, *([SPANS_FILE] if spans else []))]
     if as_json:
-        print(json.dumps(summary))
+        print(json.dumps({"traces": summary.traces, "labels": summary.labels,
+                          "spans_delivered": summary.spans_delivered, "files": files}))  # fmt: skip
         return
-    print(f"{len(result.traces)} traces in {out / TRACES_FILE}, their faults in {out / LEDGER_FILE}")
-    for fault, counts in labels.items():
+    print(f"{summary.traces} traces in {files[0]}, their faults in {files[1]}")
+    for fault in ("natural", *sorted(summary.labels.keys() - {"natural"})):
+        counts = summary.labels.get(fault, {})
         print(f"  {fault}: {', '.join(f'{counts.get(label, 0)} {label}' for label in ('correct', 'partial', 'wrong'))}")
     if endpoint:
-        print(f"{result.spans_delivered} spans delivered to {endpoint}")
+        print(f"{summary.spans_delivered} spans delivered to {endpoint}")
 
 
 def chat(
@@ -128,11 +143,38 @@ def chat(
     """Open ADK's chat UI on the agent; every message becomes a trace, exported to the endpoint."""
     from observer_pipeline.agent.chat import sample_questions, serve_chat
 
-    source = str(hotpotqa) if hotpotqa else None
-    samples = sample_questions(source)
+    samples = sample_questions(hotpotqa)
     where = f"spans go to {endpoint}" if export else "no export"
     print(f"Chat: http://127.0.0.1:{port}  ({where}; Ctrl-C stops)\nAsk for example:")
     for question in random.Random(0).sample(samples, min(6, len(samples))):
         print(f"  {question.question}")
     sys.stdout.flush()
-    serve_chat(port, endpoint=endpoint if export else None, project=project, source=source)
+    serve_chat(port, endpoint=endpoint if export else None, project=project, source=hotpotqa)
+
+
+def quality(
+    source: Annotated[str, typer.Argument(help="Labeled traces: JSONL, a folder, or phoenix://host:port/project")],
+    out: Annotated[Path, typer.Option(help="New folder for quality.md, quality.html and quality.json")],
+    spans: Annotated[Path | None, typer.Option(help="Their OTLP span file, for the leakage probe")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Report on labeled traces: balance, leaks, duplicates, doubtful labels, and baselines that must fail.
+
+    Exits 0 whatever is found: the problems are in the report.
+    """
+    from observer_core.traces.otlp import read_otlp_file, split_by_trace
+    from observer_pipeline.agent.quality.report import REPORT_HTML, examine, write_quality
+    from observer_pipeline.sources import load_traces
+
+    if out.exists():
+        raise InputError(f"{out} exists already; choose another folder or remove it first")
+    groups = [group for request in read_otlp_file(spans) for group in request.resource_spans] if spans else []
+    by_trace = {trace_id.hex(): found for trace_id, found in split_by_trace(groups).items()}
+    found = examine(load_traces(source), title=f"Data quality: {Path(source).name}", spans=by_trace)
+    write_quality(out, found)
+    if as_json:
+        print(json.dumps(found.to_json()))
+        return
+    for problem in found.problems:
+        print(f"- {problem}")
+    print(f"{found.n} labeled traces, {len(found.problems)} problems; see {out / REPORT_HTML}")

@@ -2,7 +2,9 @@
 
 import json
 import os.path
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,16 +12,18 @@ import pyarrow as pa
 import typer
 
 from observer_core.decision.builtin import BuiltinScorer
-from observer_core.decision.protocol import Scorer
+from observer_core.decision.jev.cost import MAX_USD
+from observer_core.decision.protocol import NotRunError, Scorer
 from observer_core.errors import InputError
 from observer_core.metrics.predictions import predict
-from observer_core.metrics.report import Report, build_report, main_table, text_table, write_report
+from observer_core.metrics.report import Report, build_report, write_report
+from observer_core.metrics.report_pages import main_table, notes_of, text_table
 from observer_core.rundir import REPORT_HTML, RunDirectory, open_run
 from observer_core.traces.splits import split_of
 from observer_core.traces.trace import Trace
 from observer_pipeline.cli.progress import progress_bar
 
-BUILTIN = "builtin"
+BUILTIN, JEV = "builtin", "jev"
 Split = Literal["test", "all"]
 Data = Annotated[str, typer.Option(help="JSONL, an OTLP span file, a folder of them, or phoenix://host:port/project")]
 Out = Annotated[Path | None, typer.Option(help="Folder for metrics.json, predictions.parquet, report.md, report.html")]
@@ -43,7 +47,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Metrics and a report of a run on labeled traces."""
         runs = open_runs([run] if baseline is None else [run, baseline])
-        traces, notes = labeled_traces(data, split, skip_invalid=skip_invalid)
+        traces, notes = choose_traces(data, read_labeled(data, skip_invalid=skip_invalid), split)
         scorers = load_scorers(runs) | ({BUILTIN: BuiltinScorer()} if baseline is None else {})
         predictions = score_all(scorers, traces)
         scorer, beside = list(scorers)
@@ -65,22 +69,41 @@ def register(app: typer.Typer) -> None:
         more: Annotated[list[Path] | None, typer.Argument(help="Further run directories", show_default=False)] = None,
         out: Out = None,
         split: SplitOption = "test",
+        jev: Annotated[
+            bool, typer.Option("--jev", help="Also Jev, or the server TYPESAFE_BASE_URL names; needs TYPESAFE_API_KEY")
+        ] = False,
+        yes: Annotated[bool, typer.Option("--yes", help="Agree to what asking Jev costs, whatever it is")] = False,
+        max_usd: Annotated[float, typer.Option(help="What asking Jev may cost without --yes, in US dollars")] = MAX_USD,
         as_json: Json = False,
         skip_invalid: SkipInvalid = False,
     ) -> None:
-        """Runs side by side on the same traces; the gate judges the last against the first."""
+        """Runs side by side on the same traces; the gate judges the last against the first.
+
+        Jev is set beside them, calibrated on the calibration split of the same data; without a key the report says
+        that it was not run.
+        """
         opened = open_runs([*runs, *(more or [])])
-        if len(opened) < 2:
+        if len(opened) < 2 and not jev:
             raise InputError("one run cannot be compared; give --runs A B, or use 'observer evaluate'")
-        traces, notes = labeled_traces(data, split, skip_invalid=skip_invalid)
+        every = read_labeled(data, skip_invalid=skip_invalid)
+        traces, notes = choose_traces(data, every, split)
         predictions = score_all(load_scorers(opened), traces)
-        champion, *_, challenger = opened
+        not_run: dict[str, str] = {}
+        if jev:
+            try:
+                asked, notes[JEV] = score_jev(every.labeled, traces, None if yes else max_usd)
+                predictions = pa.concat_tables([predictions, asked])
+            except NotRunError as error:
+                not_run[JEV] = str(error)
+        names = list(opened)
+        champion, challenger = names[0], names[-1]
         report = build_report(
             predictions,
             scorer=challenger,
-            champion=champion,
-            title=f"Comparison of {', '.join(opened)}",
+            champion=champion if champion != challenger else None,
+            title=f"Comparison of {', '.join([*opened, *([JEV] if jev else [])])}",
             notes=notes,
+            not_run=not_run,
             warning=leakage(traces, opened),
             run=str(opened[challenger].path),
         )
@@ -98,7 +121,7 @@ def open_runs(paths: Sequence[Path]) -> dict[str, RunDirectory]:
         if resolved.count(real) > 1:
             raise InputError(f"{path} is given twice; name different run directories")
     names = [path.name for path in resolved]
-    shared = [name for name in names if names.count(name) > 1 or name == BUILTIN]
+    shared = [name for name in names if names.count(name) > 1 or name in (BUILTIN, JEV)]
     return {
         os.path.normpath(path) if real.name in shared else real.name: open_run(path)
         for path, real in zip(paths, resolved, strict=True)
@@ -112,22 +135,40 @@ def load_scorers(runs: Mapping[str, RunDirectory]) -> dict[str, Scorer]:
     return {name: load_scorer(run) for name, run in runs.items()}
 
 
-def labeled_traces(source: str, split: Split, *, skip_invalid: bool) -> tuple[list[Trace], dict[str, str]]:
-    """The labeled traces to score, and what the report says about their choice.
+@dataclass(frozen=True, slots=True)
+class Labeled:
+    """The labeled traces of a source, and how many have no label."""
+
+    labeled: list[Trace]
+    unlabeled: int
+
+
+def read_labeled(source: str, *, skip_invalid: bool) -> Labeled:
+    """Read a source of labeled traces.
 
     Raises:
-        InputError: unreadable, or no labeled trace of that split; says how many there are elsewhere.
+        InputError: unreadable, or nothing in it has a label.
     """
     from observer_pipeline.sources import load_traces
 
     every = load_traces(source, skip_invalid=skip_invalid)
     labeled = [trace for trace in every if trace.label is not None]
-    held_out = [trace for trace in labeled if split_of(trace) == "test"]
     if not labeled:
         raise InputError(f"none of the {len(every)} traces of {source} has a label; label them first")
+    return Labeled(labeled, len(every) - len(labeled))
+
+
+def choose_traces(source: str, found: Labeled, split: Split) -> tuple[list[Trace], dict[str, str]]:
+    """The labeled traces to score, and what the report says about their choice.
+
+    Raises:
+        InputError: no labeled trace of that split; says how many there are elsewhere.
+    """
+    labeled = found.labeled
+    held_out = [trace for trace in labeled if split_of(trace) == "test"]
     notes = {"Data": source}
-    if len(every) > len(labeled):
-        notes["Without a label"] = f"{len(every) - len(labeled)} traces, left out"
+    if found.unlabeled:
+        notes["Without a label"] = f"{found.unlabeled} traces, left out"
     others = len(labeled) - len(held_out)
     if split == "all":
         notes["Rows"] = f"all {len(labeled)} labeled traces, {others} of them of questions runs train or calibrate on"
@@ -139,6 +180,35 @@ def labeled_traces(source: str, split: Split, *, skip_invalid: bool) -> tuple[li
         )
     notes["Rows"] = f"the {len(held_out)} traces of test questions; {others} of questions runs train on are left out"
     return held_out, notes
+
+
+def score_jev(labeled: Sequence[Trace], traces: Sequence[Trace], max_usd: float | None) -> tuple[pa.Table, str]:
+    """Jev's predictions, calibrated on the calibration split of `labeled`, and what the report says of them.
+
+    The cost is told before anything is asked; answers are kept under OBSERVER_HOME.
+
+    Args:
+        max_usd: the most it may cost; `None` for whatever it is.
+
+    Raises:
+        NotRunError: no key.
+        InputError: it would cost more.
+        ObserverError: the server cannot be reached, or gave something that is no answer.
+    """
+    from observer_core.decision.jev.scorer import jev_cache, jev_scorer
+    from observer_core.decision.zero_shot import calibrated
+    from observer_core.home import Home
+
+    scorer = jev_scorer(cache=jev_cache(Home.from_env()))
+    cost = scorer.cost([*traces, *(t for t in labeled if split_of(t) == "calibration")])
+    print(cost, file=sys.stderr)
+    if max_usd is not None:
+        try:
+            cost.check(max_usd)
+        except InputError as error:
+            raise InputError(f"{error}: pass --yes") from None
+    fitted, said = calibrated(scorer, labeled)
+    return score_all({JEV: fitted}, traces), f"{said}; {scorer.jev.spent}"
 
 
 def leakage(traces: Sequence[Trace], runs: Mapping[str, RunDirectory]) -> str | None:
@@ -179,7 +249,7 @@ def deliver(report: Report, predictions: pa.Table, out: Path | None, *, as_json:
     print(f"Promotion gate: {report.verdict.sentence}")
     for reason in report.verdict.reasons:
         print(f"  - {reason}")
-    for name, note in report.notes.items():
+    for name, note in notes_of(report).items():
         print(f"{name}: {note}")
     if out is not None:
         print(f"Report: {out / REPORT_HTML}")

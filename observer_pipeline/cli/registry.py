@@ -48,7 +48,7 @@ def _version_of_run(registry: "Registry", path: Path) -> str:
     if (version := registry.version_of(run.version)) is not None:
         return version
     with registry.mlflow.start_run(path.resolve().name, tags={"family": run.manifest.family}) as tracked:
-        for name, value in flat_metrics(run).items():
+        for name, value in flat_metrics(run.metrics()).items():
             tracked.log_metric(name, value)
         return registry.register(run, tracked, tags={})
 

@@ -1,9 +1,7 @@
 """`observer traces convert` and `observer deadletter`: traces between formats, and those a back end refused."""
 
 import json
-import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -14,8 +12,6 @@ from observer_core.home import Home
 if TYPE_CHECKING:
     from observer_serving.export.queue import DeadLetter
 
-_OTLP_SUFFIXES = (".json", ".pb", ".binpb", ".proto")
-
 
 def register(app: typer.Typer) -> None:
     traces = typer.Typer(help="Trace files.", no_args_is_help=True)
@@ -25,33 +21,25 @@ def register(app: typer.Typer) -> None:
 
     @traces.command("convert")
     def convert_command(
-        source: Annotated[str, typer.Argument(help="JSONL, OTLP file, folder, or phoenix://host:port/project")],
-        dest: Annotated[Path, typer.Argument(help="The file to write")],
+        source: Annotated[
+            str, typer.Argument(help="JSONL, ReAct log, OTLP file, folder, or phoenix://host:port/project")
+        ],
+        dest: Annotated[str, typer.Argument(help="The file to write, or phoenix://host:port/project to send to")],
         to: Annotated[
-            Literal["jsonl", "otlp"] | None,
-            typer.Option(help="Format; by default .json and .pb are OTLP, everything else is JSONL"),
+            Literal["jsonl", "otlp", "langchain", "openai", "react"] | None,
+            typer.Option(help="Format; by default .json and .pb are OTLP, .txt and .log ReAct, everything else JSONL"),
         ] = None,
         project: Annotated[str | None, typer.Option(help="Phoenix project written on the spans")] = None,
         skip_invalid: Annotated[
             bool, typer.Option("--skip-invalid", help="Leave out lines that cannot be read")
         ] = False,
     ) -> None:
-        """Convert traces. Spans never carry labels: JSONL keeps them, OTLP does not."""
-        from observer_core.traces.jsonl import write_jsonl
-        from observer_core.traces.otlp import write_otlp_file
-        from observer_pipeline.sources import load_traces, requests_of
+        """Convert traces. Spans never carry labels; OTLP files become OTLP or go to Phoenix span by span."""
+        from observer_pipeline.sources import convert
 
-        if "://" in str(dest) or str(dest).startswith("phoenix:"):
-            raise InputError(f"cannot write to {dest}; give a file (the service sends traces to Phoenix)")
-        found = load_traces(source, skip_invalid=skip_invalid)
-        otlp = to == "otlp" if to is not None else dest.suffix in _OTLP_SUFFIXES
-        if otlp:
-            write_otlp_file(dest, requests_of(found, project=project, now_ns=time.time_ns()))
-        else:
-            write_jsonl(dest, found)
-        labeled = sum(trace.label is not None for trace in found)
-        note = f", {labeled} labels left out" if otlp and labeled else ""
-        print(f"{len(found)} traces written to {dest} ({'OTLP' if otlp else 'JSONL'}{note})")
+        done = convert(source, dest, to=to, project=project, skip_invalid=skip_invalid)
+        note = f", {done.labels_left_out} labels left out" if done.labels_left_out else ""
+        print(f"{done.traces} traces written to {dest} ({done.format}{note})")
 
     @deadletter.command("list")
     def list_command(

@@ -24,6 +24,12 @@ class HomeResource(dg.ConfigurableResource):
         return Home(Path(self.root))
 
 
+class JudgesResource(dg.ConfigurableResource):
+    """Models from outside to compare with; Jev is set up by the SDK's own environment variables."""
+
+    released_checkpoint: str | None
+
+
 def build_warehouse(home: Home) -> Warehouse:
     """The warehouse under OBSERVER_HOME, with DuckDB in memory over it."""
     return Warehouse(root=str(home.warehouse), duckdb=DuckDBResource(database=":memory:"))
@@ -38,6 +44,7 @@ def build_resources(settings: Settings) -> dict[str, dg.ConfigurableResource]:
     """The resources by the names that assets ask for them."""
     return {
         "home": HomeResource(root=str(settings.home.root), spools=list(settings.spools)),
+        "judges": JudgesResource(released_checkpoint=settings.released_checkpoint),
         "warehouse": build_warehouse(settings.home),
         "mlflow": build_mlflow(settings),
         "phoenix": PhoenixResource(

@@ -43,6 +43,10 @@ class Settings(BaseModel):
     )
     service_key: str | None = Field(default=None, description="admin key of those services")
     spools: Names = Field(description="folders or fsspec URLs the services seal their spool files in")
+    nightly_kev: bool = Field(default=False, description="whether the nightly job trains Kev, which takes long")
+    released_checkpoint: str | None = Field(
+        default=None, description="a released checkpoint to compare with: a preset, a folder, or owner/name@revision"
+    )
     alert_webhook: Url | None = Field(default=None, description="Slack-compatible; a failed run is posted there")
     nightly_cron: str = "0 2 * * *"
     timezone: str = "UTC"

@@ -38,6 +38,7 @@ def router(parts: Parts) -> APIRouter:
     def get_metrics() -> Response:
         """Prometheus text format."""
         parts.metrics.wal_bytes.set(parts.wal.size)
+        parts.metrics.wal_damaged_bytes.set(sum(damage.size for damage in parts.wal.damage))
         parts.metrics.threshold.set(parts.decider.threshold())
         return Response(parts.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from observer_serving.active import Switchboard
+from observer_serving.buffer.protocol import Buffer
 from observer_serving.buffer.record import DecisionRecord
-from observer_serving.buffer.wal import WriteAheadLog
 from observer_serving.clock import Clock
 from observer_serving.decide import Decider
 from observer_serving.engine import Engine
@@ -26,7 +26,7 @@ class Parts:
     receiver: Receiver
     gate: Gate
     record: DecisionRecord
-    wal: WriteAheadLog
+    wal: Buffer
     engine: Engine
     scoring: Scoring
     decider: Decider

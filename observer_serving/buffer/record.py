@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 import orjson
@@ -71,8 +71,11 @@ class Recorded:
 class DecisionRecord:
     """The record in `file`. Writes come from one thread; `find` and `get` may be called from any."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, *, synchronous: Literal["FULL", "NORMAL"] = "FULL") -> None:
         """
+        Args:
+            synchronous: SQLite's; under `NORMAL` a power cut may take the last transactions.
+
         Raises:
             ObserverError: the file cannot be opened or is not a decision record.
         """
@@ -82,7 +85,7 @@ class DecisionRecord:
         try:
             self._db = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
             self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.execute(f"PRAGMA synchronous = {synchronous}")
             self._db.execute("PRAGMA secure_delete = ON")
             self._db.execute("PRAGMA cache_size = -65536")  # KiB: the trace id index of a million decisions
             self._db.executescript(_SCHEMA)
@@ -101,64 +104,57 @@ class DecisionRecord:
         """The last settled row."""
         return self._settled
 
-    def add(self, decided: Sequence[tuple[Decision, bytes]]) -> list[int]:
-        """Write decisions with their span ids in one transaction; on return they are on disk. Returns their rows.
+    def is_settled(self, recorded: Recorded) -> bool:
+        """Whether a decision has been handed to every exporter and sealed in the spool."""
+        return recorded.row <= self._settled
+
+    def add(self, decided: Sequence[tuple[Decision, bytes]]) -> Sequence[int | None]:
+        """Write decisions with their span ids in one transaction; on return they are on disk.
+
+        Returns their rows; `None` for a trace that became another worker's, of which nothing was written.
 
         Raises:
             sqlite3.Error: they are not (disk full); none of them is.
         """
-        marks = ", ".join("?" * (len(_FIELDS) + 2))
         rows = list(range(self._last + 1, self._last + 1 + len(decided)))
         with self._transaction():
-            self._db.executemany(
-                f"INSERT INTO decisions (id, {_COLUMNS}, span_ids) VALUES ({marks})",
-                [
-                    (number, *_values(decision), span_ids)
-                    for number, (decision, span_ids) in zip(rows, decided, strict=True)
-                ],
-            )
+            for row, (decision, span_ids) in zip(rows, decided, strict=True):
+                self._insert("", row, decision, span_ids)
         self._last += len(decided)
         return rows
 
     def decided(self, trace_ids: Sequence[bytes]) -> set[bytes]:
-        """Which of these traces are decided, for the writing thread."""
+        """Which of these traces are decided, for the engine's thread."""
         found: set[bytes] = set()
         for first in range(0, len(trace_ids), _MAX_VARIABLES):
             some = trace_ids[first : first + _MAX_VARIABLES]
             marks = ", ".join("?" * len(some))
-            rows = self._db.execute(f"SELECT trace_id FROM decisions WHERE trace_id IN ({marks})", some)
+            rows = self._reading().execute(f"SELECT trace_id FROM decisions WHERE trace_id IN ({marks})", some)
             found.update(trace_id for (trace_id,) in rows)
         return found
 
     def lookup(self, trace_id: bytes) -> Recorded | None:
-        """The decision about a trace, for the writing thread."""
-        return _recorded(self._db.execute(f"{_SELECT}, span_ids FROM decisions WHERE trace_id = ?", (trace_id,)))
+        """The decision about a trace, for the engine's thread."""
+        return _recorded(self._reading().execute(f"{_SELECT}, span_ids FROM decisions WHERE trace_id = ?", (trace_id,)))
 
     def add_late(self, late: Sequence[tuple[Recorded, bytes]]) -> None:
         """Count late spans of decided traces and remember their ids."""
         with self._transaction():
-            self._db.executemany(
-                "UPDATE decisions SET late_spans = late_spans + ?, span_ids = CAST(span_ids || ? AS BLOB) WHERE id = ?",
-                [(len(span_ids) // SPAN_ID_BYTES, span_ids, recorded.row) for recorded, span_ids in late],
-            )
+            self._update_late([(recorded.decision.trace_id, span_ids) for recorded, span_ids in late])
 
     def set_exported(self, trace_ids: Sequence[str]) -> None:
         """Mark traces as exported."""
         with self._transaction():
-            self._db.executemany(
-                "UPDATE decisions SET exported = 1 WHERE trace_id = ?", [(bytes.fromhex(i),) for i in trace_ids]
-            )
+            self._update_exported(trace_ids)
 
     def add_shadows(self, scores: Sequence[tuple[str, str, dict[str, Any]]]) -> None:
         """Complete decisions (trace ids in hex) by what a shadow scorer of that name says."""
         with self._transaction():
-            self._db.executemany(
-                "UPDATE decisions SET shadow = json_patch(shadow, ?) WHERE trace_id = ?",
-                [(orjson.dumps({name: score}).decode(), bytes.fromhex(trace_id)) for trace_id, name, score in scores],
-            )
+            self._update_shadows(scores)
 
-    def settle(self, row: int) -> None:
-        """Say that all rows up to `row` are exported (to the exporters' own queues) and sealed in the spool."""
+    def settle(self, delivered: Sequence[tuple[int, str]]) -> None:
+        """Say which rows, and so all before them, the exporters' own queues have and the spool has sealed."""
+        row = max(row for row, _ in delivered)
         with self._transaction():
             self._db.execute("UPDATE settled SET id = ?", (row,))
         self._settled = row
@@ -246,6 +242,39 @@ class DecisionRecord:
         for reader in self._readers:
             reader.close()
         self._db.close()
+
+    # -- inside a transaction
+
+    def _insert(self, on_conflict: str, row: int | None, decision: Decision, span_ids: bytes) -> sqlite3.Cursor:
+        """Add a decision, at `row` or at the next one; `on_conflict` is SQL such as `OR IGNORE`."""
+        values = decision_row(decision) | {"trace_id": bytes.fromhex(decision.trace_id)}
+        marks = ", ".join("?" * (len(_FIELDS) + 2))
+        return self._db.execute(
+            f"INSERT {on_conflict} INTO decisions (id, {_COLUMNS}, span_ids) VALUES ({marks})",
+            [row, *(values[name] for name in _FIELDS), span_ids],
+        )
+
+    def _update_late(self, late: Sequence[tuple[str, bytes]]) -> None:
+        self._db.executemany(
+            "UPDATE decisions SET late_spans = late_spans + ?, span_ids = CAST(span_ids || ? AS BLOB) "
+            "WHERE trace_id = ?",
+            [(len(span_ids) // SPAN_ID_BYTES, span_ids, bytes.fromhex(trace_id)) for trace_id, span_ids in late],
+        )
+
+    def _update_exported(self, trace_ids: Sequence[str]) -> None:
+        self._db.executemany(
+            "UPDATE decisions SET exported = 1 WHERE trace_id = ?", [(bytes.fromhex(i),) for i in trace_ids]
+        )
+
+    def _update_shadows(self, scores: Sequence[tuple[str, str, dict[str, Any]]]) -> None:
+        self._db.executemany(
+            "UPDATE decisions SET shadow = json_patch(shadow, ?) WHERE trace_id = ?",
+            [(orjson.dumps({name: score}).decode(), bytes.fromhex(trace_id)) for trace_id, name, score in scores],
+        )
+
+    def _reading(self) -> sqlite3.Connection:
+        """The connection the engine's thread reads by."""
+        return self._db
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

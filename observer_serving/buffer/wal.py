@@ -2,7 +2,9 @@
 
 Append-only segments of checksummed entries. One thread writes: it takes everything that waits, writes it, syncs once
 and only then acknowledges (group commit). Every item of an entry holds its segment until it is released; a segment
-nobody holds is deleted. A damaged tail (power cut in mid-write) was never acknowledged; it is reported and skipped.
+nobody holds is deleted, the one written to as well, and none is written to for longer than `max_age`: what has been
+dealt with does not stay on the disk. A damaged tail (power cut in mid-write) was never acknowledged; it is reported
+and skipped.
 """
 
 import asyncio
@@ -10,13 +12,14 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from observer_core.errors import ObserverError
 from observer_core.files import fsync_dir, write_whole
+from observer_serving.buffer.protocol import BufferUnavailableError, Damage, Logged
 from observer_serving.buffer.received import Received
 from observer_serving.buffer.segments import ENTRY, MAGIC, entry_at, framed, payloads, write_all
 
@@ -27,27 +30,6 @@ _REWRITTEN = ".rewritten"
 _MAX_COMMIT_BYTES = 32 << 20
 
 _sync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
-
-
-class BufferUnavailableError(ObserverError):
-    """The log cannot take more now (disk full, too much waiting): the client should come back."""
-
-
-@dataclass(frozen=True, slots=True)
-class Logged:
-    """An entry that is on disk, and the segment that holds it."""
-
-    segment: int
-    received: Received
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """Bytes of a segment that could not be read back."""
-
-    file: Path
-    offset: int
-    size: int
 
 
 @dataclass(slots=True)
@@ -70,6 +52,7 @@ class _Writer:
     number: int
     descriptor: int
     segment: _Segment
+    opened_at: float
 
 
 class WriteAheadLog:
@@ -84,7 +67,10 @@ class WriteAheadLog:
         segment_bytes: a segment above this size is followed by a new one.
         max_bytes: all segments together; above it `append` refuses.
         max_waiting_bytes: entries waiting for the writer; above it `append` refuses.
+        max_age: seconds after which a segment is followed by a new one, however small it is.
     """
+
+    shared = False
 
     def __init__(
         self,
@@ -95,6 +81,8 @@ class WriteAheadLog:
         segment_bytes: int = 64 << 20,
         max_bytes: int = 8 << 30,
         max_waiting_bytes: int = 256 << 20,
+        max_age: float = 600.0,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder = folder
         self._on_commit = on_commit
@@ -102,6 +90,8 @@ class WriteAheadLog:
         self._segment_bytes = segment_bytes
         self._max_bytes = max_bytes
         self._max_waiting_bytes = max_waiting_bytes
+        self._max_age = max_age
+        self._monotonic = monotonic
         self._segments: dict[int, _Segment] = {}
         self._lock = threading.Condition()
         self._waiting: deque[_Waiting] = deque()
@@ -286,19 +276,37 @@ class WriteAheadLog:
             active = self._writer.number if self._writer else None
             free = [n for n, segment in self._segments.items() if segment.held <= 0 and n != active]
             gone = [self._segments.pop(number) for number in free]
+            if self._nobody_holds_active():
+                self._lock.notify()  # only the writer may close it
         for segment in gone:
             segment.path.unlink(missing_ok=True)
+
+    def _nobody_holds_active(self) -> bool:
+        segment = self._writer.segment if self._writer else None
+        return segment is not None and segment.size > 0 and segment.held <= 0
+
+    def _retire(self) -> None:
+        """Close the active segment and delete it."""
+        with self._lock:
+            writer, self._writer = self._writer, None
+        if writer is not None:
+            os.close(writer.descriptor)
+        self._reclaim()
 
     def _run(self) -> None:
         while True:
             with self._lock:
-                while not self._waiting and not self._stopping and not self._rolling:
+                while not (self._waiting or self._stopping or self._rolling or self._nobody_holds_active()):
                     self._lock.wait()
                 if self._rolling:
                     self._close_segment()
                     continue
-                if not self._waiting:
+                if not self._waiting and self._stopping:
                     return
+            if not self._waiting:
+                self._retire()
+                continue
+            with self._lock:
                 batch: list[_Waiting] = []
                 size = 0
                 while self._waiting and size < _MAX_COMMIT_BYTES:
@@ -327,8 +335,13 @@ class WriteAheadLog:
     def _write(self, parts: list[bytes]) -> int:
         """Append to the active segment and sync; on failure the segment is as it was (or is given up)."""
         writer = self._writer
-        if writer is None or writer.segment.size >= self._segment_bytes:
-            writer = self._open_segment()
+        now = self._monotonic()
+        if (
+            writer is None
+            or writer.segment.size >= self._segment_bytes
+            or (writer.segment.size > 0 and now - writer.opened_at >= self._max_age)
+        ):
+            writer = self._open_segment(now)
         try:
             written = write_all(writer.descriptor, parts)
             if self._sync:
@@ -348,7 +361,7 @@ class WriteAheadLog:
         os.close(writer.descriptor)
         self._writer = None
 
-    def _open_segment(self) -> _Writer:
+    def _open_segment(self, now: float) -> _Writer:
         number = self._next
         self._next += 1
         path = self._folder / f"{number:016x}{_SUFFIX}"
@@ -362,7 +375,7 @@ class WriteAheadLog:
         previous = self._writer
         with self._lock:
             self._segments[number] = segment
-            self._writer = _Writer(number, descriptor, segment)
+            self._writer = _Writer(number, descriptor, segment, now)
         if previous is not None:
             os.close(previous.descriptor)
             self._reclaim()

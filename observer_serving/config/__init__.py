@@ -25,7 +25,7 @@ from observer_serving.config.sections import (
     TlsSettings,
 )
 from observer_serving.config.settings import SERVICE, Settings
-from observer_serving.config.values import parse_size, split_address
+from observer_serving.config.values import is_loopback, parse_size, split_address
 
 __all__ = [
     "SERVICE",
@@ -44,6 +44,7 @@ __all__ = [
     "Settings",
     "SystemOneSettings",
     "TlsSettings",
+    "is_loopback",
     "parse_size",
     "read_settings",
     "split_address",

@@ -26,17 +26,58 @@ class Listen(Section):
 
 
 class BufferSettings(Section):
-    """The write-ahead log."""
+    """The write-ahead log, or NATS JetStream for several receivers and workers."""
 
-    kind: Literal["local"] = Field(default="local", description="`local`: a log on this machine's disk")
+    kind: Literal["local", "nats"] = Field(
+        default="local", description="`local`: a log on this machine's disk; `nats`: NATS JetStream"
+    )
     dir: Path | None = Field(default=None, description="Where it lies; `OBSERVER_HOME/serving/wal` when absent")
     fsync: bool = Field(default=True, description="Whether the disk has confirmed a request before it is acknowledged")
     max_bytes: Size = Field(default=8 << 30, description="Above this new requests get 503")
+    max_age: Duration = Field(
+        default=600.0,
+        description="(local) A file is followed by a new one so old, so that what is dealt with leaves the disk",
+    )
+    url: str = Field(
+        default="nats://127.0.0.1:4222",
+        pattern=r"^(nats|tls)://",
+        description="(nats) The servers, separated by commas; user and password or a token may be in it",
+    )
+    credentials: Path | None = Field(default=None, description="(nats) A `.creds` file")
+    prefix: str = Field(
+        default="observer",
+        pattern=r"^[A-Za-z0-9_-]+$",
+        description="(nats) Before all names there; deployments with different ones share a server",
+    )
+    parts: int = Field(
+        default=16, ge=1, le=1024, description="(nats) Parts the traces are spread over; at most so many workers"
+    )
+    replicas: int = Field(default=1, ge=1, le=5, description="(nats) Servers of a cluster that hold every message")
+    decide: bool = Field(default=True, description="(nats) Whether this process also decides, or only receives")
+    lease: Duration = Field(
+        default=10.0, description="(nats) A worker silent for so long loses its parts to the others"
+    )
+    record_age: Duration = Field(
+        default=7 * 86_400.0, description="(nats) How long decisions are remembered for late spans"
+    )
+
+    @model_validator(mode="after")
+    def _of_this_kind(self) -> "BufferSettings":
+        local = {"dir", "fsync", "max_age"}
+        nats = {"url", "credentials", "prefix", "parts", "replicas", "decide", "lease", "record_age"}
+        wrong = self.model_fields_set & (nats if self.kind == "local" else local)
+        if wrong:
+            other = "nats" if self.kind == "local" else "local"
+            raise ValueError(f"{sorted(wrong)[0]} is for kind: {other}; leave it out")
+        return self
 
 
 class ReceiveSettings(Section):
     """What one request may hold."""
 
+    traces_path: str = Field(
+        default="/v1/traces", pattern=r"^/[!-~]*[^/]$", description="Where OTLP/HTTP clients post traces to"
+    )
     max_request: Size = Field(default=64 << 20, description="Largest request, after decompression")
     max_waiting: Size = Field(default=256 << 20, description="What may wait for the disk before clients get 503")
 

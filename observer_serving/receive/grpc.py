@@ -9,11 +9,16 @@ import grpc.aio
 
 from observer_serving.access import Keys
 from observer_serving.receive.receiver import Receiver
-from observer_serving.receive.status import INTERNAL, RefusedError
+from observer_serving.receive.status import INTERNAL, RefusedError, other_signal
 
 log = logging.getLogger(__name__)
 
 SERVICE = "opentelemetry.proto.collector.trace.v1.TraceService"
+_OTHER_SIGNALS = {
+    "opentelemetry.proto.collector.metrics.v1.MetricsService": "metrics",
+    "opentelemetry.proto.collector.logs.v1.LogsService": "logs",
+    "opentelemetry.proto.collector.profiles.v1development.ProfilesService": "profiles",
+}
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _Context = grpc.aio.ServicerContext
 
@@ -27,8 +32,13 @@ def build_server(receiver: Receiver, keys: Keys, *, max_request: int) -> grpc.ai
             ("grpc.so_reuseport", 0),  # a taken port is an error, not a second listener
         ]
     )
-    handler = grpc.unary_unary_rpc_method_handler(_export(receiver, keys))
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Export": handler}),))
+    methods = {SERVICE: _export(receiver, keys)} | {name: _not_ours(s) for name, s in _OTHER_SIGNALS.items()}
+    server.add_generic_rpc_handlers(
+        tuple(
+            grpc.method_handlers_generic_handler(name, {"Export": grpc.unary_unary_rpc_method_handler(method)})
+            for name, method in methods.items()
+        )
+    )
     return server
 
 
@@ -46,6 +56,15 @@ def _export(receiver: Receiver, keys: Keys) -> Callable[[bytes, _Context], Await
             log.exception("cannot answer an OTLP/gRPC request")
             await _abort(context, RefusedError(INTERNAL, "a fault in observer; its log says more"))
         return accepted.response().SerializeToString()
+
+    return export
+
+
+def _not_ours(signal: str) -> Callable[[bytes, _Context], Awaitable[bytes]]:
+    """One endpoint variable configures all signals of a client: say which to switch off."""
+
+    async def export(_body: bytes, context: _Context) -> bytes:
+        await _abort(context, other_signal(signal))
 
     return export
 

@@ -2,11 +2,11 @@
 
 import logging
 import math
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from observer_serving.access import Keys
-from observer_serving.receive.compression import decompress, too_large
+from observer_serving.receive.body import ClientGoneError, Receive, Send, read_body
+from observer_serving.receive.compression import decompress
 from observer_serving.receive.receiver import Receiver
 from observer_serving.receive.status import (
     CONTENT_TYPES,
@@ -17,24 +17,22 @@ from observer_serving.receive.status import (
     WRONG_METHOD,
     Encoding,
     RefusedError,
+    encoding_of,
+    other_signal,
 )
 
 log = logging.getLogger(__name__)
 
 PATH = "/v1/traces"
 _OTHER_SIGNALS = {"/v1/metrics": "metrics", "/v1/logs": "logs", "/v1development/profiles": "profiles"}
-_ENCODINGS: dict[str, Encoding] = {content_type: encoding for encoding, content_type in CONTENT_TYPES.items()}
-_ENCODINGS["application/protobuf"] = "protobuf"
-
-Send = Callable[[dict[str, Any]], Awaitable[None]]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
 
 
 class OtlpHttp:
     """The ASGI application on the OTLP/HTTP port."""
 
-    def __init__(self, receiver: Receiver, keys: Keys, *, max_request: int) -> None:
+    def __init__(self, receiver: Receiver, keys: Keys, *, max_request: int, path: str = PATH) -> None:
         self._receiver = receiver
+        self._path = path
         self._max_request = max_request
         self._keys = keys
 
@@ -42,23 +40,23 @@ class OtlpHttp:
         if scope["type"] != "http":
             return
         headers = dict(scope["headers"])
-        content_type = headers.get(b"content-type", b"").decode("latin-1").split(";", 1)[0].strip().lower()
-        encoding = _ENCODINGS.get(content_type)
+        content_type = headers.get(b"content-type", b"")
+        encoding = encoding_of(content_type)
         spoken: Encoding = encoding or "json"
         try:
             self._check(scope, headers)
-            body = await self._read(headers, receive)
+            body = await read_body(headers, receive, self._max_request)
             if encoding is None:
                 raise RefusedError(
                     UNSUPPORTED,
-                    f"content type {content_type or '(none)'} is not supported; "
+                    f"content type {content_type.decode('latin-1') or '(none)'} is not supported; "
                     f"use application/x-protobuf or application/json",
                 )
             data = decompress(body, headers.get(b"content-encoding", b"").decode("latin-1"), self._max_request)
             accepted = await self._receiver.accept_spans(data, encoding)
         except RefusedError as refusal:
             await _refuse(send, refusal, spoken)
-        except _ClientGoneError:
+        except ClientGoneError:
             return
         except Exception:
             log.exception("cannot answer an OTLP request")
@@ -68,44 +66,13 @@ class OtlpHttp:
 
     def _check(self, scope: dict[str, Any], headers: dict[bytes, bytes]) -> None:
         path = scope["path"].rstrip("/")
-        if path in _OTHER_SIGNALS:
-            signal = _OTHER_SIGNALS[path]
-            raise RefusedError(
-                NOT_FOUND, f"observer takes traces only, not {signal}; set OTEL_{signal.upper()}_EXPORTER=none"
-            )
-        if path != PATH:
-            raise RefusedError(NOT_FOUND, f"nothing at {scope['path']}; OTLP traces go to POST {PATH}")
+        if path != self._path and path in _OTHER_SIGNALS:
+            raise other_signal(_OTHER_SIGNALS[path])
+        if path != self._path:
+            raise RefusedError(NOT_FOUND, f"nothing at {scope['path']}; OTLP traces go to POST {self._path}")
         if scope["method"] != "POST":
-            raise RefusedError(WRONG_METHOD, f"{scope['method']} is not allowed here; use POST {PATH}")
+            raise RefusedError(WRONG_METHOD, f"{scope['method']} is not allowed here; use POST {self._path}")
         self._keys.check(headers.get(b"authorization", b""), "ingest")
-
-    async def _read(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-        """The whole body, given up as soon as it is longer than allowed."""
-        announced = headers.get(b"content-length", b"")
-        if announced.isdigit() and int(announced) > self._max_request:
-            raise too_large(self._max_request)
-        event = await receive()
-        if event["type"] == "http.disconnect":
-            raise _ClientGoneError
-        body = event.get("body", b"")
-        if not event.get("more_body"):
-            if len(body) > self._max_request:
-                raise too_large(self._max_request)
-            return body
-        parts, size = [body], len(body)
-        while event.get("more_body"):
-            event = await receive()
-            if event["type"] == "http.disconnect":
-                raise _ClientGoneError
-            parts.append(event.get("body", b""))
-            size += len(parts[-1])
-            if size > self._max_request:
-                raise too_large(self._max_request)
-        return b"".join(parts)
-
-
-class _ClientGoneError(Exception):
-    """Nobody is left to answer."""
 
 
 async def _refuse(send: Send, refusal: RefusedError, encoding: Encoding) -> None:

@@ -12,8 +12,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from observer_core.traces.otlp import DecodeError, decode_request
+from observer_serving.buffer.protocol import Buffer, BufferUnavailableError
 from observer_serving.buffer.received import JsonTrace, Received
-from observer_serving.buffer.wal import BufferUnavailableError, WriteAheadLog
 from observer_serving.clock import Clock
 from observer_serving.metrics import Metrics
 from observer_serving.receive.status import BAD_DATA, OVERLOADED, Encoding, RefusedError
@@ -28,26 +28,29 @@ of milliseconds."""
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What the client is told of a request that is on disk; `rejected` spans must not be sent again."""
+    """What the client is told of a request that is on disk; `rejected` spans must not be sent again.
+
+    A message without rejected spans is a warning.
+    """
 
     rejected: int
-    reasons: str
+    message: str
 
     def response(self) -> ExportTraceServiceResponse:
         """Full success leaves `partial_success` unset."""
         response = ExportTraceServiceResponse()
-        if self.rejected:
+        if self.message:
             response.partial_success.rejected_spans = self.rejected
-            response.partial_success.error_message = self.reasons
+            response.partial_success.error_message = self.message
         return response
 
     def body(self, encoding: Encoding) -> bytes:
         """The response as an HTTP body."""
         if encoding == "protobuf":
             return self.response().SerializeToString()
-        if not self.rejected:
+        if not self.message:
             return b"{}"
-        partial = {"rejectedSpans": str(self.rejected), "errorMessage": self.reasons}
+        partial = {"rejectedSpans": str(self.rejected), "errorMessage": self.message}
         return orjson.dumps({"partialSuccess": partial})
 
 
@@ -71,12 +74,12 @@ class Gate:
 
 
 class Receiver:
-    """Accepts export requests and JSON traces; nothing is acknowledged before it is in the write-ahead log."""
+    """Accepts export requests and JSON traces; nothing is acknowledged before the buffer has it."""
 
     def __init__(
-        self, wal: WriteAheadLog, gate: Gate, clock: Clock, metrics: Metrics, redactor: Redactor | None = None
+        self, buffer: Buffer, gate: Gate, clock: Clock, metrics: Metrics, redactor: Redactor | None = None
     ) -> None:
-        self._wal = wal
+        self._buffer = buffer
         self._gate = gate
         self._clock = clock
         self._metrics = metrics
@@ -104,7 +107,7 @@ class Receiver:
             self._metrics.reject_spans(result.rejected)
         if result.pieces:
             await self._log(Received(received_ns, tuple(result.pieces)))
-        return Accepted(result.rejected, result.reasons)
+        return Accepted(result.rejected, result.message)
 
     async def accept_trace(self, trace_id: bytes, data: bytes) -> None:
         """Take in a trace given as JSON text (already valid).
@@ -117,7 +120,7 @@ class Receiver:
 
     async def _log(self, received: Received) -> None:
         try:
-            await self._wal.append(received)
+            await self._buffer.append(received)
         except BufferUnavailableError as error:
             raise RefusedError(OVERLOADED, f"{error}; send again", retry_after=RETRY_AFTER) from None
 

@@ -18,6 +18,8 @@ from observer_core.errors import ObserverError
 
 Encoding = Literal["protobuf", "json"]
 CONTENT_TYPES: dict[Encoding, str] = {"protobuf": "application/x-protobuf", "json": "application/json"}
+_ENCODINGS: dict[str, Encoding] = {content_type: encoding for encoding, content_type in CONTENT_TYPES.items()}
+_ENCODINGS["application/protobuf"] = "protobuf"
 _MAX_MESSAGE = 2000
 
 
@@ -36,8 +38,14 @@ NOT_FOUND = Kind(404, Code.UNIMPLEMENTED)
 WRONG_METHOD = Kind(405, Code.UNIMPLEMENTED)
 TOO_LARGE = Kind(413, Code.RESOURCE_EXHAUSTED)
 UNSUPPORTED = Kind(415, Code.INVALID_ARGUMENT)
+HEAD_TOO_LARGE = Kind(431, Code.INVALID_ARGUMENT)
 INTERNAL = Kind(500, Code.INTERNAL)
 OVERLOADED = Kind(503, Code.UNAVAILABLE)
+
+
+def encoding_of(content_type: bytes) -> Encoding | None:
+    """The encoding a `Content-Type` names; its case and its parameters do not matter."""
+    return _ENCODINGS.get(content_type.decode("latin-1").split(";", 1)[0].strip().lower())
 
 
 class RefusedError(ObserverError):
@@ -73,3 +81,8 @@ class RefusedError(ObserverError):
         if self.retry_after is not None:
             details.append({"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{self.retry_after}s"})
         return orjson.dumps({"code": self.kind.grpc, "message": self.message, "details": details})
+
+
+def other_signal(signal: str) -> RefusedError:
+    """The refusal of metrics, logs or profiles; not retryable."""
+    return RefusedError(NOT_FOUND, f"observer takes traces only, not {signal}; set OTEL_{signal.upper()}_EXPORTER=none")

@@ -49,12 +49,12 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The pieces of a request, and what had to be refused: how many spans and, in English, why."""
+    """The pieces of a request, how many of its spans had to be refused, and what the client should know, in English."""
 
     pieces: list[Piece]
     spans: int
     rejected: int
-    reasons: str
+    message: str
 
 
 class _Builder:
@@ -103,6 +103,12 @@ class _Builder:
         if self.resource_parts:
             size = sum(map(len, self.resource_parts))
             self.parts += (_header(_RESOURCE_SPANS, size), *self.resource_parts)
+
+
+def split_ids(ids: bytes | bytearray) -> list[bytes]:
+    """Span ids one by one."""
+    raw = bytes(ids)
+    return [raw[i : i + SPAN_ID_BYTES] for i in range(0, len(raw), SPAN_ID_BYTES)]
 
 
 def cut(message: ExportTraceServiceRequest, body: bytes) -> Cut:
@@ -154,7 +160,8 @@ def _cut(message: ExportTraceServiceRequest, body: bytes) -> Cut:
                     builder.root_ended = True
                 builder.add(start, stop)
     pieces = [Piece(i, bytes(builder.ids), builder.root_ended, builder.data()) for i, builder in builders.items()]
-    return Cut(pieces, total, rejected, _in_words(reasons))
+    repeated = sum(piece.spans - len(set(split_ids(piece.span_ids))) for piece in pieces)
+    return Cut(pieces, total, rejected, _in_words(reasons, repeated))
 
 
 def patch(message: ExportTraceServiceRequest, body: bytes, changed: Collection[tuple[int, ...]]) -> bytes:
@@ -216,12 +223,16 @@ def _refusal(trace_id: bytes, span_id: bytes) -> str:
     return "span_id is all zero"
 
 
-def _in_words(reasons: dict[str, int]) -> str:
+def _in_words(reasons: dict[str, int], repeated: int) -> str:
     """The commonest reasons, few enough that the answer stays far below the 4 MiB a client must accept."""
     ranked = sorted(reasons.items(), key=lambda item: -item[1])
     words = [f"{count} span(s) refused: {why}" for why, count in ranked[:_MAX_REASONS]]
     if len(ranked) > _MAX_REASONS:
         words.append("and further reasons")
+    if repeated:
+        words.append(
+            f"{repeated} span(s) have the id of another span of their trace in this request; one of each is kept"
+        )
     return "; ".join(words)
 
 

@@ -146,6 +146,7 @@ def _systemone(settings: SystemOneSettings, limits: Mapping[str, Any]) -> tuple[
         settings.model,
         run.manifest if run else None,
         model_version=settings.version or (run.version if run else None),
+        tokenizer=run.tokenizer if run else None,
         api_key=key,
         timeout=min(_REQUEST_S, settings.deadline),
         attempts=_ATTEMPTS,

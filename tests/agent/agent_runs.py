@@ -12,7 +12,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.trace import ReadableSpan
 
 from observer_core.traces.normalise import NormalisedTrace, normalise
-from observer_pipeline.agent.generate import GenerateOptions, run_question
+from observer_pipeline.agent.generate import GenerateOptions
+from observer_pipeline.agent.labeled_run import run_question
 from observer_pipeline.agent.questions import AgentQuestion
 from observer_pipeline.agent.runner import Budget, RunRecord, run_agent
 from observer_pipeline.agent.tools import ParagraphIndex, Toolbox

@@ -1,12 +1,18 @@
 import itertools
 import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from observer_core.errors import InputError
-from observer_pipeline.agent.hotpot import read_hotpot
+from observer_pipeline.agent.faults.values import kind_of
 from observer_pipeline.agent.questions import AgentQuestion
+from observer_pipeline.agent.sources import read_question_file, read_questions
 from observer_pipeline.agent.world import generate_world
 from observer_pipeline.agent.world_facts import MONTHS
 from observer_pipeline.agent.world_names import stem
@@ -57,21 +63,36 @@ def test_bridge_answers_follow_from_the_chain() -> None:
 
 
 def test_comparison_answers_follow_from_both_values() -> None:
+    shapes = Counter()
     for question in (q for q in WORLD if q.type == "comparison"):
         first, second = question.facts
-        if question.answer in ("yes", "no"):
+        kind = kind_of(question.answer)
+        if kind in ("number", "year"):
+            shapes["calculate"] += 1
+            a, b = size(first.value)[0], size(second.value)[0]
+            assert question.answer.replace(",", "") in (str(a - b), str(a + b))
+            assert a > b
+            continue
+        more = re.search(r"\b(than|before|after)\b", question.question)
+        shapes["compare" if kind == "name" else "more" if more else "same"] += 1
+        if kind == "closed" and not more:
             assert (first.value == second.value) == (question.answer == "yes")
             continue
-        assert question.answer in text_of(question, first.title)
+        if kind == "name":
+            assert question.answer in text_of(question, first.title)
+        else:
+            asks_smaller = re.search(r"\b(fewer|less|shorter|older|earlier|before)\b", question.question)
+            assert ((size(first.value) < size(second.value)) == bool(asks_smaller)) == (question.answer == "yes")
         # An alternative value would turn the answer round.
         before = size(first.value) > size(second.value)
         assert all((size(false) > size(second.value)) != before for false in first.alternatives)
+    assert min(shapes[shape] for shape in ("calculate", "compare", "more", "same")) > 80
 
 
 def test_surface_form_gives_no_answer_away() -> None:
     yes_no = [q.answer for q in WORLD if q.answer in ("yes", "no")]
     assert 0.35 < yes_no.count("yes") / len(yes_no) < 0.65
-    choices = [q for q in WORLD if q.type == "comparison" and q.answer not in ("yes", "no")]
+    choices = [q for q in WORLD if q.type == "comparison" and kind_of(q.answer) == "name"]
     first_named = sum((q.aliases or (q.answer,))[0] in q.question.split(" or ")[0] for q in choices)
     assert 0.4 < first_named / len(choices) < 0.6
     positions = [[p.title for p in q.paragraphs].index(q.facts[-1].title) for q in WORLD]
@@ -81,8 +102,17 @@ def test_surface_form_gives_no_answer_away() -> None:
     assert max(answers.count(a) for a in set(answers)) / len(answers) < 0.02
 
 
+def test_what_a_question_can_be_taken_for_is_another_question() -> None:
+    others = [(q.question, other) for q in WORLD for other in (q.sibling, q.skipped_hop) if other]
+    assert len(others) > 1500
+    assert all(question != other and other[0].isupper() and other.endswith("?") for question, other in others)
+
+
 def test_variety() -> None:
     assert {q.level for q in WORLD} == {"easy", "medium", "hard"}
+    namesakes = [q for q in WORLD if any(f"({kind})" in p.title for p in q.paragraphs for kind in ("painter", "film"))]
+    assert len(namesakes) > 40
+    assert sum(not q.question.endswith("?") or ": " in q.question for q in WORLD) > 100
     openings = {" ".join(q.question.split()[:2]) for q in WORLD}
     assert len(openings) > 40
     near = [
@@ -99,7 +129,7 @@ def test_variety() -> None:
 def test_official_records_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "world.json"
     path.write_text(json.dumps([q.to_hotpot() for q in WORLD[:20]]), encoding="utf-8")
-    for read, made in zip(read_hotpot(path), WORLD[:20], strict=True):
+    for read, made in zip(read_question_file(path), WORLD[:20], strict=True):
         for name in ("qid", "question", "answer", "type", "level", "paragraphs", "supporting"):
             assert getattr(read, name) == getattr(made, name)
 
@@ -115,15 +145,15 @@ def test_the_hubs_parquet(tmp_path: Path) -> None:
         record["supporting_facts"] = {"title": list(names), "sent_id": list(indices)}
     path = tmp_path / "part.parquet"
     datasets.Dataset.from_list(records).to_parquet(str(path))
-    assert [(q.qid, q.paragraphs, q.supporting) for q in read_hotpot(path)] == [
+    assert [(q.qid, q.paragraphs, q.supporting) for q in read_question_file(path)] == [
         (q.qid, q.paragraphs, q.supporting) for q in WORLD[:5]
     ]
 
 
 def test_real_hotpotqa_files(shared_data: Path) -> None:
-    with_corpus = read_hotpot(shared_data / "hotpotqa/questions.jsonl")
+    with_corpus = read_question_file(shared_data / "hotpotqa/questions.jsonl")
     assert len(with_corpus) == 1251
-    official = read_hotpot(shared_data / "hotpotqa/hotpotqa_300_distractor.jsonl")
+    official = read_question_file(shared_data / "hotpotqa/hotpotqa_300_distractor.jsonl")
     assert len(official) == 300
     assert set(official[0].supporting_titles) <= {p.title for p in official[0].paragraphs}
 
@@ -139,12 +169,45 @@ def test_real_hotpotqa_files(shared_data: Path) -> None:
         ("q.json", '[{"question": "a?", "answer": "b", "context": [["T"]]}]', "cannot be used"),
         ("q.json", '[{"question": "a?", "answer": "b", "context": []}]', "at least one paragraph"),
         ("q.json", '[{"question": "a?", "answer": "b", "context_titles": ["T"]}]', "corpus.jsonl does not exist"),
+        ("q.json", '[{"question": "a?", "answer": "b", "paragraphs": [{"title": "T"}]}]', "cannot be used"),
+        (
+            "q.json",
+            '[{"question": "a?", "answer": "b", "paragraphs": ["x"], "aliases": "c"}]',
+            "'aliases' must be a list",
+        ),
     ],
 )
 def test_unusable_files_say_where_and_what(tmp_path: Path, name: str, content: str, says: str) -> None:
     path = tmp_path / name
     path.write_text(content, encoding="utf-8")
     with pytest.raises(InputError) as caught:
-        read_hotpot(path)
+        read_question_file(path)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_any_jsonl_of_question_answer_and_paragraphs(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    record = {
+        "question": "Who?",
+        "answer": "Ada",
+        "aliases": ["A."],
+        "paragraphs": ["Ada did.", {"title": "T", "text": "x"}],
+    }
+    path.write_text(json.dumps(record) + "\n", encoding="utf-8")
+    [question] = read_questions(str(path))
+    assert (question.question, question.answer, question.aliases) == ("Who?", "Ada", ("A.",))
+    assert [(p.title, p.text) for p in question.paragraphs] == [("paragraph 1", "Ada did."), ("T", "x")]
+
+
+@pytest.mark.parametrize(
+    ("source", "says"), [("hub:distractor", "write hub:"), ("hub:distractor/validation", "cannot fetch")]
+)
+def test_without_a_hub_the_error_says_so(tmp_path: Path, source: str, says: str) -> None:
+    """A process of its own, since `datasets` reads its switches when it is imported."""
+    code = f"from observer_pipeline.agent.sources import read_questions; read_questions({source!r})"
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "InputError" in done.stderr
+    assert says in done.stderr

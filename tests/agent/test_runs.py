@@ -68,7 +68,7 @@ def test_what_was_recorded_is_what_the_spans_say(spans) -> None:
         ([[call("search")], [text("Velk")]], [("search", "error")], "Velk", "answered"),
         ([[call("search", query="town")], [text("")]], [("search", "ok")], "", "no_answer"),
         ([[call("search", query="town")], None], [("search", "ok")], "", "no_answer"),
-        ([[text("search(query='town')")]], [], "search(query='town')", "answered"),
+        ([[text("search(query='town')")]], [], "search(query='town')", "call_as_text"),
         ([[call("search", query=12)], [text("Velk")]], [("search", "ok")], "Velk", "answered"),
         ([[call("search", query="zzz")], [text("Velk")]], [("search", "ok")], "Velk", "answered"),
         ([[call("search", query="")], [text("Velk")]], [("search", "ok")], "Velk", "answered"),

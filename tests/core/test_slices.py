@@ -62,15 +62,14 @@ def test_unknown_format_is_refused():
         build_state(parse_trace('{"question": "Q", "final_answer": "A"}'), {"format": "v9"})
 
 
-def test_command_writes_the_bytes():
+@pytest.mark.parametrize(
+    ("options", "evidence"), [(["--format", "v1"], "EVIDENCE:\n(none)\n\n"), ([], ""), (["--max-tokens", "160"], "")]
+)
+def test_command_writes_the_bytes(options: list[str], evidence: str):
     trace = json.dumps({"question": "Wo?\r\n", "final_answer": "Zürich"}).encode()
-    run = subprocess.run(
-        [sys.executable, "-m", "observer_pipeline.cli", "slice", "-"], input=trace, capture_output=True
-    )
-    assert (
-        run.stdout
-        == "USER QUESTION:\nWo?\r\n\n\nTOOL CALLS:\n(none)\n\nEVIDENCE:\n(none)\n\nFINAL ANSWER:\nZürich".encode()
-    )
+    command = [sys.executable, "-m", "observer_pipeline.cli", "slice", "-", *options]
+    run = subprocess.run(command, input=trace, capture_output=True)
+    assert run.stdout == f"USER QUESTION:\nWo?\r\n\n\nTOOL CALLS:\n(none)\n\n{evidence}FINAL ANSWER:\nZürich".encode()
     assert run.returncode == 0
 
 

@@ -26,7 +26,7 @@ from observer_core.decision.protocol import Answer, ContextOverflowError, NotRun
 from observer_core.errors import InputError, ObserverError
 from observer_core.questions import Question, default_questions
 from observer_core.rundir import Calibration, Manifest
-from observer_core.slices import build_state
+from observer_core.slices import build_state, v2_spec
 
 STATES: list[Any] = ["The Rhine is longer.", {"answer": "Rhône", "calls": [1, None]}, ["a", {"b": "c"}]]
 PLAIN = default_questions()
@@ -153,6 +153,19 @@ def test_the_systemone_scorer_asks_and_calibrates_as_its_manifest_says() -> None
         assert other.answers["answers_question"]["confidence"] is not None
     assert (ours.model, ours.model_version) == ("ours", "0123456789ab")
     assert (plain.model, plain.model_version) == ("jev-latest", "jevcompat-mock-0.1")
+
+
+def test_states_that_count_tokens_are_built_with_the_runs_tokenizer(tiny_encoder: Path) -> None:
+    spec = v2_spec(tiny_encoder, 120)
+    manifest = Manifest(model="ours", questions=PLAIN, slice=spec)
+    trace = golden_traces()[0]
+    with reference() as url:
+        [score] = systemone_scorer(url, "jev-latest", manifest, tokenizer=tiny_encoder).score([trace])
+        with pytest.raises(InputError, match="counts with a model's tokenizer"):
+            systemone_scorer(url, "jev-latest", manifest)
+    text = build_state(trace, spec, tiny_encoder).text
+    assert text != build_state(trace).text
+    assert score.p_wrong_raw == pytest.approx(right(text, PLAIN)["answer_wrong"].noul)
 
 
 def test_without_a_key_jev_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from observer_core.decision.laya.layout import Cut, Layout, collate
+from observer_core.decision.cut import Cut
+from observer_core.decision.laya.layout import Layout, collate
 from observer_core.errors import InputError
 from observer_core.questions import Question, default_questions
 from observer_core.slices import build_state

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from decision.test_jev import reference
+from jevcompat import mock
 from typer.testing import CliRunner
 
 from observer_core.decision.train import TrainOptions, train_run
@@ -47,6 +49,9 @@ def folder(tmp_path_factory) -> Path:
         train_run(traces(seed), root / "runs" / name, TrainOptions(family="baseline"))
     write_jsonl(root / "data.jsonl", traces(1))
     return root
+
+
+COMPARED = ("compare", "--runs", "runs/a", "runs/b", "--data", "data.jsonl")
 
 
 def observer(*arguments: object) -> str:
@@ -124,3 +129,66 @@ def test_what_cannot_be_evaluated_is_one_line(folder, monkeypatch, arguments, me
         observer(*arguments)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def jev_folder(folder: Path, monkeypatch: pytest.MonkeyPatch, url: str | None, name: str) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("OBSERVER_HOME", str(folder / name))
+    monkeypatch.delenv("TYPESAFE_DEFAULT_MODEL", raising=False)
+    if url is None:
+        monkeypatch.delenv("TYPESAFE_API_KEY", raising=False)
+    else:
+        monkeypatch.setenv("TYPESAFE_API_KEY", "any")
+        monkeypatch.setenv("TYPESAFE_BASE_URL", url)
+
+
+def test_jev_without_a_key_is_not_run_and_the_reports_say_so(folder, monkeypatch):
+    jev_folder(folder, monkeypatch, None, "home-none")
+    text = observer(*COMPARED, "--jev", "--out", "no-key")
+    assert "not run" in next(line for line in text.splitlines() if line.startswith("AUROC"))
+    assert "jev (not run): no key in TYPESAFE_API_KEY" in text
+    for name in ("report.md", "report.html"):
+        page = (folder / "no-key" / name).read_text()
+        assert "not run" in page
+        assert "no key in TYPESAFE_API_KEY" in page
+    assert "no key" in json.loads(observer(*COMPARED, "--jev", "--json"))["not_run"]["jev"]
+
+
+def test_jev_is_set_beside_the_runs_on_the_same_traces(folder, monkeypatch):
+    config = mock.MockConfig()
+    with reference(config) as url:
+        jev_folder(folder, monkeypatch, url, "home-jev")
+        found = json.loads(observer(*COMPARED, "--jev", "--json"))
+        asked = config.requests
+        assert observer(*COMPARED, "--jev")
+        assert config.requests == asked, "the second time everything is cached"
+    n = found["metrics"]["all"]["auroc"]["n"]
+    jev = next(difference for difference in found["differences"] if difference["b"] == "jev")
+    assert jev["n"] == n == found["others"]["jev"]["all"]["auroc"]["n"]
+    assert jev["differences"]["auroc"]["lo"] is not None
+    assert set(found["others"]["jev"]["natural"]) == set(found["metrics"]["natural"])
+    assert {"natural", "all_no_partial"} <= set(found["differences_by_slice"])
+    assert "calibrated (" in found["notes"]["jev"]
+    assert "answered by jevcompat-mock-0.1" in found["notes"]["jev"]
+    assert found["not_run"] == {}
+
+
+def test_what_jev_would_cost_needs_an_agreement(folder, monkeypatch):
+    config = mock.MockConfig()
+    with reference(config) as url:
+        jev_folder(folder, monkeypatch, url, "home-cost")
+        with pytest.raises(InputError, match=r"about USD .* more than USD 0 needs your agreement: pass --yes"):
+            observer(*COMPARED, "--jev", "--max-usd", "0")
+        assert config.requests == 0, "nothing was asked"
+        assert observer(*COMPARED, "--jev", "--max-usd", "0", "--yes")
+
+
+def test_one_run_can_be_set_beside_jev(folder, monkeypatch):
+    with reference() as url:
+        jev_folder(folder, monkeypatch, url, "home-one")
+        found = json.loads(observer("compare", "--runs", "runs/a", "--data", "data.jsonl", "--jev", "--json"))
+    assert [difference["b"] for difference in found["differences"]] == ["jev"]
+    assert found["gate"]["champion"] is None
+    jev_folder(folder, monkeypatch, None, "home-one")
+    text = observer("compare", "--runs", "runs/a", "--data", "data.jsonl", "--jev")
+    assert "jev (not run): no key" in text

@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 ASSETS = {
     "traces": {"questions", "corpus", "agent_traces"},
     "labels": {"gold_labels", "phoenix_annotations", "review_queue", "labeled_traces", "dataset_splits"},
-    "training": {"laya_run", "baseline_run"},
-    "evaluation": {"model_comparison"},
+    "training": {"laya_run", "kev_run", "baseline_run", "stacked_run"},
+    "evaluation": {"released_scores", "jev_scores", "model_comparison"},
     "registry": {"registered_models", "champion"},
     "live": {"live_decisions", "served_model", "true_error_rate", "drift"},
     "rollouts": {"rollout_log", "regraded_rollouts", "rollout_spans", "reward_findings"},
@@ -27,13 +27,15 @@ CHECKS = {
     ("dataset_splits", "enough_labels", True),
     ("dataset_splits", "sample_weights_usable", True),
     ("laya_run", "finite_weights", True),
+    ("kev_run", "finite_weights", True),
+    ("stacked_run", "finite_weights", True),
     ("baseline_run", "finite_weights", True),
     ("model_comparison", "promotion_gate", False),
 }
+MODELS = (ASSETS["training"] | ASSETS["evaluation"] | ASSETS["registry"]) - {"kev_run"}
 JOBS = {
-    "first_model": ASSETS["traces"] | ASSETS["training"] | ASSETS["evaluation"] | ASSETS["registry"]
-    | {"gold_labels", "labeled_traces", "dataset_splits"},
-    "nightly_retraining": ASSETS["training"] | ASSETS["evaluation"] | ASSETS["registry"]
+    "first_model": ASSETS["traces"] | MODELS | {"gold_labels", "labeled_traces", "dataset_splits"},
+    "nightly_retraining": MODELS
     | {"live_decisions", "phoenix_annotations", "labeled_traces", "dataset_splits", "true_error_rate", "drift"},
     "ingest": {"live_decisions", "review_queue"},
     "pull_annotations": {"phoenix_annotations", "labeled_traces", "dataset_splits", "true_error_rate"},
@@ -66,12 +68,17 @@ def test_the_graph(definitions):
     assert checks == CHECKS
 
 
+def assets_of(definitions: dg.Definitions, job: str) -> set[str]:
+    return {key.to_user_string() for key in definitions.resolve_job_def(job).asset_layer.selected_asset_keys}
+
+
 def test_the_jobs(definitions):
-    jobs = {
-        name: {key.to_user_string() for key in definitions.resolve_job_def(name).asset_layer.selected_asset_keys}
-        for name in JOBS
-    }
-    assert jobs == JOBS
+    assert {name: assets_of(definitions, name) for name in JOBS} == JOBS
+
+
+def test_a_setting_decides_whether_the_night_trains_kev(settings):
+    with_kev = build_definitions(settings.model_copy(update={"nightly_kev": True}))
+    assert assets_of(with_kev, "nightly_retraining") == JOBS["nightly_retraining"] | {"kev_run"}
 
 
 def test_the_sensors_and_the_schedule_run_from_the_start(definitions):

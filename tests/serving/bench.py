@@ -13,9 +13,9 @@ from observer_core.policy import Policy, read_policy
 from observer_core.traces.trace import Trace
 from observer_serving.assemble import Assembler, AssemblyLimits
 from observer_serving.beside import Beside
+from observer_serving.buffer.protocol import Logged
 from observer_serving.buffer.received import Received
 from observer_serving.buffer.record import DecisionRecord
-from observer_serving.buffer.wal import Logged
 from observer_serving.clock import ManualClock
 from observer_serving.decide import Decider
 from observer_serving.deliver import Delivery

@@ -1,19 +1,23 @@
 """The service as a process of its own, and what clients of it need."""
 
+import gzip
 import json
 import os
 import secrets
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import httpx
 import yaml
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 
 class Service:
@@ -102,6 +106,50 @@ class Service:
         return {
             name: float(value) for line in lines if not line.startswith("#") for name, value in [line.rsplit(" ", 1)]
         }
+
+
+class BackEnd:
+    """An OTLP/HTTP back end that remembers what it was sent."""
+
+    def __init__(self) -> None:
+        self.requests: list[ExportTraceServiceRequest] = []
+        self.down = False
+        back_end = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                if back_end.down:
+                    self.send_error(503)
+                    return
+                if self.path == "/v1/traces":
+                    if self.headers.get("content-encoding") == "gzip":
+                        body = gzip.decompress(body)
+                    back_end.requests.append(ExportTraceServiceRequest.FromString(body))
+                self.send_response(200)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *args: object) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.endpoint = f"http://127.0.0.1:{self.server.server_port}/v1/traces"
+
+    def __enter__(self) -> "BackEnd":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+    def spans(self) -> list[Span]:
+        return [s for r in self.requests for rs in r.resource_spans for ss in rs.scope_spans for s in ss.spans]
+
+
+def attributes(span: Span) -> dict[str, Any]:
+    """The scalar attributes of a span by key."""
+    return {a.key: getattr(a.value, a.value.WhichOneof("value") or "string_value") for a in span.attributes}
 
 
 def wait_until(condition: Callable[[], bool], *, seconds: float = 30) -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from observer_serving.assemble import AssembledTrace, Assembler, AssemblyLimits, split_ids
-from observer_serving.receive.wire import Piece
+from observer_serving.assemble import AssembledTrace, Assembler, AssemblyLimits
+from observer_serving.receive.wire import Piece, split_ids
 
 LIMITS = AssemblyLimits(
     quiet_period=2, timeout=60, max_spans=10, max_bytes=1000, max_open_traces=3, max_total_bytes=2000

@@ -1,12 +1,18 @@
 """`kill -9` at random moments while clients send with retries: acknowledged ⊆ decided, one decision a trace."""
 
+import contextlib
 import random
+import resource
 import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import httpx
 import pyarrow.dataset as ds
-from serving.harness import Service, make_request, new_trace, summed, wait_until
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from serving.harness import BackEnd, Service, make_request, new_trace, summed, wait_until
 
 KILLS = 4
 SENDERS = 3
@@ -49,6 +55,10 @@ class Sender(threading.Thread):
                 time.sleep(0.02)
 
 
+def spans_by_trace(decisions: list[dict[str, Any]]) -> dict[str, int]:
+    return {d["trace_id"]: d["spans"] + d["late_spans"] for d in decisions}
+
+
 def test_nothing_acknowledged_is_lost_and_nothing_is_decided_twice(service):
     # Half of the traces are kept, so the threshold and the exporters' side take part.
     live = service(policy={"keep_threshold": 0.3, "random_share": 0.5})
@@ -75,13 +85,13 @@ def test_nothing_acknowledged_is_lost_and_nothing_is_decided_twice(service):
     posted = {name for sender in senders for name in sender.posted}
     assert len(acknowledged) >= KILLS * 5
     wait_until(lambda: live.get("/v1/stats")["open_traces"] == 0)
+    with contextlib.suppress(AssertionError):  # late spans may be under way still; what is missing is told below
+        wait_until(lambda: spans_by_trace(live.decisions()).items() >= acknowledged.items())
     decisions = live.decisions()
     by_id = {d["trace_id"]: d for d in decisions}
     assert len(by_id) == len(decisions)
     assert acknowledged.keys() <= by_id.keys()
-    assert {
-        trace_id: by_id[trace_id]["spans"] + by_id[trace_id]["late_spans"] for trace_id in acknowledged
-    } == acknowledged
+    assert {trace_id: spans_by_trace(decisions)[trace_id] for trace_id in acknowledged} == acknowledged
     for name in posted:
         assert live.get(f"/v1/decisions/{name}")["decision"] in ("keep", "drop")
     metrics = live.metrics()
@@ -90,7 +100,174 @@ def test_nothing_acknowledged_is_lost_and_nothing_is_decided_twice(service):
     assert live.terminate() == 0
     assert list((live.home / "serving" / "wal").glob("*.wal")) == []
     spooled = ds.dataset(live.home / "spool" / "decisions").to_table().to_pylist()
-    assert {r["trace_id"] for r in spooled} == by_id.keys(), "every decision reaches the spool"
-    assert all(r["decision"] == by_id[r["trace_id"]]["decision"] for r in spooled), "a second row is the same decision"
+    # What was sent and never acknowledged may be decided after the record was read; its decisions are here too.
+    final = {(r["trace_id"], r["decision"]) for r in spooled}
+    assert final >= {(trace_id, d["decision"]) for trace_id, d in by_id.items()}, "every decision reaches the spool"
+    assert len(final) == len({r["trace_id"] for r in spooled}), "a second row is the same decision"
     kept = {r["trace_id"] for r in ds.dataset(live.home / "spool" / "traces").to_table().to_pylist()}
-    assert kept == {trace_id for trace_id, d in by_id.items() if d["decision"] == "keep"}
+    assert kept == {trace_id for trace_id, decision in final if decision == "keep"}
+
+
+class Plan:
+    """Traces that are the same in every run: ids, spans and texts from a seed, children before the root."""
+
+    def __init__(self, seed: int, traces: int) -> None:
+        rng = random.Random(seed)
+        self.batches: list[tuple[str, list[ExportTraceServiceRequest]]] = []
+        for number in range(traces):
+            trace_id, span_ids = rng.randbytes(16), [rng.randbytes(8) for _ in range(4)]
+            root = make_request((trace_id, span_ids), question="Where is it? " + "I do not know. " * (number % 7))
+            children = ExportTraceServiceRequest()
+            children.CopyFrom(root)
+            del children.resource_spans[0].scope_spans[0].spans[0]
+            del root.resource_spans[0].scope_spans[0].spans[1:]
+            self.batches.append((trace_id.hex(), [children, root]))
+
+    def send(self, live: Service, *, threads: int = 3) -> threading.Event:
+        """Send everything from several threads, each batch until it is acknowledged; returns what is set at the end."""
+        waiting, done = list(self.batches), threading.Event()
+        left = [threads]
+
+        def work() -> None:
+            while waiting:
+                for part in waiting.pop()[1]:
+                    while not _acknowledged(live, part):
+                        time.sleep(0.05)
+            left[0] -= 1
+            if left[0] == 0:
+                done.set()
+
+        for _ in range(threads):
+            threading.Thread(target=work, daemon=True).start()
+        return done
+
+    @property
+    def ids(self) -> set[str]:
+        return {trace_id for trace_id, _ in self.batches}
+
+
+def _acknowledged(live: Service, part: ExportTraceServiceRequest) -> bool:
+    try:
+        return live.export(part).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+# A root always comes, so no outer timeout takes part; the threshold is fixed and the key of the hash the same.
+SAME_CLOCK = {
+    "policy": {"keep_threshold": 0.4, "random_share": 0.3, "hash_key": "the same"},
+    "assembly": {"quiet_period": "100ms", "timeout": "30m"},
+}
+FACTS = ("decision", "reason", "p_wrong", "keep_probability", "threshold", "spans", "severity", "project")
+
+
+def facts(live: Service, plan: Plan) -> dict[str, tuple[Any, ...]]:
+    """What was decided of each trace, once all are; exactly one decision each."""
+    wait_until(lambda: live.get("/v1/stats")["decisions_on_record"] >= len(plan.ids), seconds=300)
+    decisions = live.decisions()
+    assert len(decisions) == len({d["trace_id"] for d in decisions})
+    assert {d["trace_id"] for d in decisions} == plan.ids, "acknowledged and decided are the same set"
+    return {d["trace_id"]: tuple(d[name] for name in FACTS) for d in decisions}
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(1800)
+def test_twenty_kills_decide_what_an_undisturbed_run_decides_and_the_back_end_gets_it(service):
+    plan = Plan(1, 600)
+    calm = service(**SAME_CLOCK)
+    assert plan.send(calm).wait(300)
+    wanted = facts(calm, plan)
+    calm.kill()
+
+    with BackEnd() as back_end:
+        exporters = [{"name": "x", "endpoint": back_end.endpoint}]
+        live = service(**SAME_CLOCK, exporters=exporters)
+        rng = random.Random(2)
+        back_end.down = True  # for most of the time
+        done = plan.send(live)
+        for number in range(20):
+            time.sleep(rng.uniform(0.05, 1.5))  # a random moment is what is wanted here
+            live.kill()
+            live.start()
+            back_end.down = number < 15
+        assert done.wait(600)
+        assert facts(live, plan) == wanted
+        kept = {trace_id for trace_id, fact in wanted.items() if fact[0] == "keep"}
+        assert 0 < len(kept) < len(plan.ids)
+        wait_until(lambda: {s.trace_id.hex() for s in back_end.spans()} == kept, seconds=120)
+        spans = {(s.trace_id.hex(), s.span_id) for s in back_end.spans()}
+        assert len(spans) == 4 * len(kept), "every span of every kept trace, and no other"
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(1200)
+def test_a_disk_that_fills_up_again_and_again_costs_delay_and_nothing_else(service):
+    """The limit on the size of files makes every write of the running process fail, as a full disk does."""
+    plan = Plan(3, 300)
+    calm = service(**SAME_CLOCK)
+    assert plan.send(calm).wait(300)
+    wanted = facts(calm, plan)
+    calm.kill()
+
+    live = service(**SAME_CLOCK)
+    assert live.process is not None
+    rng = random.Random(4)
+    done = plan.send(live)
+    refused = 0
+    for _ in range(12):
+        time.sleep(rng.uniform(0.02, 0.3))
+        resource.prlimit(live.process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        time.sleep(rng.uniform(0.1, 1.0))
+        answer = live.export(make_request(new_trace(1)))
+        refused += answer.status_code == 503
+        assert answer.status_code == 503
+        assert int(answer.headers["retry-after"]) >= 1
+        resource.prlimit(live.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert refused == 12
+    assert done.wait(300)
+    assert facts(live, plan) == wanted
+    assert live.get("/readyz")["ready"]
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(600)
+def test_a_scorer_that_hangs_or_talks_nonsense_costs_scores_and_nothing_else(service):
+    plan = Plan(5, 150)
+    rng = random.Random(6)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            match rng.randrange(4):
+                case 0:
+                    time.sleep(3)
+                    return
+                case 1:
+                    body = b"{}"
+                case 2:
+                    body = b'{"results": [{"answers": {"answer_wrong": {"type": "noul", "noul": 7}}}]}'
+                case _:
+                    body = b"<html>"
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    scorer = {
+        "kind": "systemone", "endpoint": f"http://127.0.0.1:{server.server_port}", "model": "broken", "deadline": "1s",
+    }  # fmt: skip
+    live = service(**SAME_CLOCK, scorer=scorer)
+    done = plan.send(live)
+    time.sleep(2)
+    live.kill()
+    live.start()
+    assert done.wait(120)
+    decided = facts(live, plan)
+    assert {fact[FACTS.index("p_wrong")] for fact in decided.values()} == {None}
+    assert {fact[FACTS.index("reason")] for fact in decided.values()} <= {"scorer_failed", "overload"}
+    assert {fact[FACTS.index("keep_probability")] for fact in decided.values()} == {0.3}
+    server.shutdown()

@@ -1,9 +1,6 @@
-"""The promises of the OTLP specification, C1 to C24 of the project's list, against a real service.
+"""The promises of the OTLP specification, C1 to C24 of the project's list, against a real service."""
 
-Not here: C12 and C14 are the table in `observer_serving.receive.status` (only overload is retryable); C23 (W3C tracestate)
-is deliberately not written.
-"""
-
+import asyncio
 import gzip
 import json
 import secrets
@@ -24,10 +21,15 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import TraceServiceStub
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from serving.harness import Service, make_request, new_trace, wait_until
+from serving.harness import BackEnd, Service, make_request, new_trace, wait_until
 
 from observer_core.traces.otlp_json import dump_json_message
+from observer_serving.access import Keys
 from observer_serving.candidate import parse_spans
+from observer_serving.config import Settings
+from observer_serving.receive import status
+from observer_serving.receive.http import OtlpHttp
+from observer_serving.receive.protocol import MAX_HEAD_BYTES
 from observer_serving.receive.status import OVERLOADED, RefusedError
 from observer_serving.receive.wire import cut
 
@@ -70,6 +72,19 @@ def decision(service: Service, trace_id: bytes) -> dict[str, Any]:
 def one(spans: int = 3) -> tuple[bytes, ExportTraceServiceRequest]:
     trace_id, span_ids = new_trace(spans)
     return trace_id, make_request((trace_id, span_ids))
+
+
+def raw(service: Service, request: bytes) -> tuple[int, str, bytes]:
+    """What a request that no HTTP library sends is answered: status code, content type, body."""
+    host, _, port = service.otlp_http.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(request)
+        answer = b""
+        while received := connection.recv(65536):
+            answer += received
+    head, _, body = answer.partition(b"\r\n\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in head.decode().split("\r\n")[1:])
+    return int(head.split()[1]), headers["content-type"], body
 
 
 def stub(service: Service) -> TraceServiceStub:
@@ -183,6 +198,25 @@ def test_C6_partial_success_counts_and_says_why(shared_service: Service):
 
 
 @pytest.mark.parametrize("content_type", [PROTOBUF, JSON])
+def test_C7_a_warning_has_no_rejected_spans_and_a_message(shared_service: Service, content_type: str):
+    trace_id, request = one(3)
+    spans = request.resource_spans[0].scope_spans[0].spans
+    spans.add().CopyFrom(spans[2])
+    body = request.SerializeToString() if content_type == PROTOBUF else dump_json_message(request)
+    answer = post(shared_service, body, content_type)
+    assert answer.status_code == 200
+    if content_type == PROTOBUF:
+        partial = ExportTraceServiceResponse.FromString(answer.content).partial_success
+        rejected, message = partial.rejected_spans, partial.error_message
+    else:
+        told = answer.json()["partialSuccess"]
+        rejected, message = told["rejectedSpans"], told["errorMessage"]
+    assert int(rejected) == 0
+    assert message.startswith("1 span(s) have the id of another span")
+    assert decision(shared_service, trace_id)["spans"] == 3
+
+
+@pytest.mark.parametrize("content_type", [PROTOBUF, JSON])
 @pytest.mark.parametrize(
     ("method", "path", "body", "headers", "code"),
     [
@@ -215,6 +249,65 @@ def test_C9_C10_C24_every_refusal_is_a_status_in_the_requests_encoding(
     assert status.message
     if code == 400 and content_type == PROTOBUF:
         assert BadRequest.FromString(status.details[0].value).field_violations[0].description == status.message
+
+
+@pytest.mark.parametrize("content_type", [PROTOBUF, JSON])
+@pytest.mark.parametrize(
+    ("request_line", "more", "code"),
+    [
+        (b"POST /v1/traces HTTP/1.1", b"broken header line\r\n\r\n", 400),
+        (b"POST /v1/traces HTTP/1.1", b"content-length: minus\r\n\r\n", 400),
+        (b"POST /\xff HTTP/1.1", b"\r\n", 400),
+        (b"POST /v1/traces HTTP/1.1", b"transfer-encoding: chunked\r\n\r\nnot a length\r\n", 400),
+        (b"POST /v1/traces HTTP/1.1", b"x: " + b"y" * (MAX_HEAD_BYTES + 1), 431),
+        (b"POST /v1/traces HTTP/1.1", b"x: y\r\n" * (MAX_HEAD_BYTES // 6 + 1), 431),
+        (b"PUT /v1/traces HTTP/1.1", b"connection: close, upgrade\r\nupgrade: websocket\r\n\r\n", 405),
+    ],
+)
+def test_C9_what_the_http_server_refuses_is_a_status_too(
+    shared_service: Service, content_type: str, request_line: bytes, more: bytes, code: int
+):
+    head = request_line + f"\r\ncontent-type: {content_type}\r\nhost: x\r\n".encode()
+    status_code, answered_type, body = raw(shared_service, head + more)
+    told = Status.FromString(body) if answered_type == PROTOBUF else json.loads(body)
+    # A request line that cannot be read comes before the content type.
+    assert (status_code, answered_type) == (code, JSON if b"\xff" in request_line else content_type)
+    assert (told.message if isinstance(told, Status) else told["message"]).strip()
+
+
+@pytest.mark.parametrize("content_type", [PROTOBUF, JSON])
+def test_C9_a_fault_of_ours_is_500_with_a_status(content_type: str):
+    class Broken:
+        async def accept_spans(self, body: bytes, encoding: str) -> None:
+            raise RuntimeError("a bug")
+
+    app: Any = OtlpHttp(Broken(), Keys(Settings()), max_request=1000)  # pyright: ignore[reportArgumentType]
+
+    async def ask() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
+            return await client.post("/v1/traces", content=b"{}", headers={"content-type": content_type})
+
+    answer = asyncio.run(ask())
+    assert (answer.status_code, answer.headers["content-type"]) == (500, content_type)
+    assert status_of(answer).code == grpc.StatusCode.INTERNAL.value[0]
+    assert "a bug" not in answer.text
+
+
+def test_C9_413_401_and_503_are_in_the_requests_encoding(service):
+    locked = service(api_key="secret", receive={"max_request": "100B"})
+    full = service(buffer={"max_bytes": 1}, assembly={"quiet_period": "30s", "timeout": "60s"})
+    good = {"authorization": "Bearer secret"}
+    _, request = one(1)
+    assert post(full, request.SerializeToString()).status_code == 200
+    for content_type, body in ((PROTOBUF, request.SerializeToString()), (JSON, dump_json_message(request))):
+        answers = [
+            post(locked, body, content_type),
+            post(locked, body, content_type, **good),
+            post(full, body, content_type),
+        ]
+        assert [answer.status_code for answer in answers] == [401, 413, 503]
+        assert [answer.headers["content-type"] for answer in answers] == [content_type] * 3
+        assert [status_of(answer).code for answer in answers] == [16, 8, 14]
 
 
 @pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded", "application/xml"])
@@ -260,6 +353,19 @@ def test_C11_the_json_form_of_a_delay():
     body = json.loads(RefusedError(OVERLOADED, "full", retry_after=1.5).body("json"))
     assert body["code"] == 14
     assert body["details"] == [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "1.5s"}]
+
+
+def test_C12_C14_only_overload_is_retryable_on_either_transport():
+    retryable_http = {429, 502, 503, 504}
+    retryable_grpc = {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"}
+    names = {code.value[0]: code.name for code in grpc.StatusCode}
+    kinds = {name: kind for name, kind in vars(status).items() if isinstance(kind, status.Kind)}
+    assert len(kinds) >= 8
+    for name, kind in kinds.items():
+        retryable = name == "OVERLOADED"
+        assert (kind.http in retryable_http) == retryable, name
+        assert (names[kind.grpc] in retryable_grpc) == retryable, name
+    assert OVERLOADED.http == 503, "released exporters drop a batch on 429"
 
 
 def test_C15_json_ids_numbers_and_unknown_fields(shared_service: Service):
@@ -375,6 +481,34 @@ def test_C22_an_encoding_no_client_uses_is_read_all_the_same():
     assert ExportTraceServiceRequest.FromString(piece.data) == message
 
 
+def test_C21_default_ports_and_path(service):
+    settings = Settings()
+    assert (settings.listen.otlp_http, settings.listen.otlp_grpc) == ("127.0.0.1:4318", "127.0.0.1:4317")
+    assert settings.receive.traces_path == "/v1/traces"
+    moved = service(receive={"traces_path": "/otlp/v1/traces"})
+    trace_id, request = one()
+    headers = {"content-type": PROTOBUF}
+    answer = httpx.post(moved.otlp_http + "/otlp/v1/traces", content=request.SerializeToString(), headers=headers)
+    assert answer.status_code == 200
+    assert post(moved, request.SerializeToString()).status_code == 404
+    assert decision(moved, trace_id)["spans"] == 3
+
+
+def test_C23_trace_state_and_flags_go_through_as_they_came(service):
+    """W3C level 2: others' `ot=` member and the random flag survive on every span; ours is not written (design 6.5)."""
+    with BackEnd() as back_end:
+        live = service(policy={"keep_threshold": 0.0}, exporters=[{"name": "x", "endpoint": back_end.endpoint}])
+        _, request = one(2)
+        spans = request.resource_spans[0].scope_spans[0].spans
+        spans[0].trace_state = spans[1].trace_state = "ot=th:c;rv:d29d6a7215ced0,vendor=1"
+        spans[0].flags = spans[1].flags = 0xFFFF0303
+        assert post(live, request.SerializeToString()).status_code == 200
+        wait_until(lambda: len(back_end.spans()) == 2)
+        assert {(s.span_id, s.trace_state, s.flags) for s in back_end.spans()} == {
+            (s.span_id, s.trace_state, s.flags) for s in spans
+        }
+
+
 def test_C20_the_same_batch_twice_is_one_trace_with_each_span_once(shared_service: Service):
     trace_id, request = one(4)
     for _ in range(3):
@@ -383,6 +517,20 @@ def test_C20_the_same_batch_twice_is_one_trace_with_each_span_once(shared_servic
     assert post(shared_service, request.SerializeToString()).status_code == 200
     late = httpx.get(f"{shared_service.api}/v1/decisions/{trace_id.hex()}").json()
     assert late["late_spans"] == 0
+
+
+@pytest.mark.parametrize("signal", ["metrics", "logs"])
+def test_C24_metrics_and_logs_are_answered_clearly(shared_service: Service, signal: str):
+    answer = httpx.post(f"{shared_service.otlp_http}/v1/{signal}", content=b"", headers={"content-type": PROTOBUF})
+    assert answer.status_code == 404
+    assert status_of(answer).message.endswith(f"OTEL_{signal.upper()}_EXPORTER=none")
+    call = grpc.insecure_channel(shared_service.otlp_grpc).unary_unary(
+        f"/opentelemetry.proto.collector.{signal}.v1.{signal.title()}Service/Export"
+    )
+    with pytest.raises(grpc.RpcError) as refused:
+        call(b"")
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert f"OTEL_{signal.upper()}_EXPORTER=none" in (refused.value.details() or "")
 
 
 def test_C24_logs_sent_to_the_traces_path_are_refused_with_a_reason(shared_service: Service):

@@ -1,12 +1,9 @@
 """The service as a whole: real processes, real clients, real files."""
 
-import gzip
 import os
 import socket
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
@@ -18,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from serving.harness import Service, make_request, new_trace, summed, wait_until
+from serving.harness import BackEnd, Service, attributes, make_request, new_trace, summed, wait_until
 
 KEEP_ALL = {"keep_threshold": 0.0}
 DROP_ALL = {"keep_threshold": 1.0, "random_share": 0.0, "min_share": None}
@@ -30,43 +27,10 @@ TRACE = {
 }
 
 
-class BackEnd:
-    """An OTLP/HTTP back end that remembers what it was sent."""
-
-    def __init__(self) -> None:
-        self.requests: list[ExportTraceServiceRequest] = []
-        back_end = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                if self.path == "/v1/traces":
-                    if self.headers.get("content-encoding") == "gzip":
-                        body = gzip.decompress(body)
-                    back_end.requests.append(ExportTraceServiceRequest.FromString(body))
-                self.send_response(200)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, *args: object) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        self.endpoint = f"http://127.0.0.1:{self.server.server_port}/v1/traces"
-
-    def spans(self):
-        return [s for r in self.requests for rs in r.resource_spans for ss in rs.scope_spans for s in ss.spans]
-
-
 @pytest.fixture
 def back_end():
-    made = BackEnd()
-    yield made
-    made.server.shutdown()
-
-
-def attributes(span) -> dict[str, object]:
-    return {a.key: getattr(a.value, a.value.WhichOneof("value") or "string_value") for a in span.attributes}
+    with BackEnd() as made:
+        yield made
 
 
 def assert_balanced(service: Service) -> None:

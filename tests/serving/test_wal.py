@@ -6,9 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
+from serving.harness import wait_until
 
+from observer_serving.buffer.protocol import BufferUnavailableError, Logged
 from observer_serving.buffer.received import JsonTrace, Received
-from observer_serving.buffer.wal import BufferUnavailableError, Logged, WriteAheadLog
+from observer_serving.buffer.wal import WriteAheadLog
+from observer_serving.clock import ManualClock
 from observer_serving.receive.wire import Piece
 
 
@@ -158,3 +161,30 @@ def test_limits_refuse_before_anything_is_written(tmp_path: Path):
     log.close()
     with pytest.raises(BufferUnavailableError, match="shutting down"):
         asyncio.run(log.append(entry(3)))
+
+
+def test_the_segment_written_to_goes_too_once_nobody_holds_it(tmp_path: Path):
+    committed: list[Logged] = []
+    log = WriteAheadLog(tmp_path, committed.extend)
+    log.start()
+    for number in range(3):
+        asyncio.run(log.append(entry(number)))
+        assert len(list(tmp_path.glob("*.wal"))) == 1
+        log.release(committed[-1].segment, 2)
+        wait_until(lambda: list(tmp_path.glob("*.wal")) == [])
+    assert log.size == 0
+    log.close()
+
+
+def test_no_segment_is_written_to_for_longer_than_its_age(tmp_path: Path):
+    committed: list[Logged] = []
+    clock = ManualClock()
+    log = WriteAheadLog(tmp_path, committed.extend, max_age=60, monotonic=clock.monotonic)
+    log.start()
+    for _ in range(4):
+        asyncio.run(log.append(entry(1)))
+        clock.advance(31)
+    log.close()
+    assert [one.segment for one in committed] == [1, 1, 2, 2]
+    log.release(1, 4)
+    assert [file.name for file in tmp_path.glob("*.wal")] == [f"{2:016x}.wal"]

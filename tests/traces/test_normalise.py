@@ -49,6 +49,29 @@ def test_recorded_runs_give_the_same_trace(name):
     assert "error" in read.statuses
 
 
+@pytest.mark.parametrize("name", ["openai_agent", "openai_streaming", "openai_calls_only", "langgraph"])
+def test_recorded_openinference_runs_of_other_frameworks(name):
+    """Over the OpenAI client (also streaming, also with nothing but its model calls) and over LangGraph."""
+    read = normalise(_recorded(name))
+    assert (read.trace.question, read.trace.final_answer) == (QUESTION, ANSWER)
+    # LangChain hands a tool's only argument on without its name.
+    args = ["Rhine", "Danube"] if name == "langgraph" else [{"title": "Rhine"}, {"title": "Danube"}]
+    assert [(call.name, call.args, call.status == "error") for call in read.trace.tool_calls] == [
+        ("lookup", args[0], False),
+        ("lookup", args[1], True),
+    ]
+    assert read.trace.evidence == ["Rhine: The Rhine is 1,230 km long."]
+    assert (read.trace.model, read.trace.steps, read.project) == ("scripted-1", 2, "rivers")
+    assert read.complete
+
+
+def test_langchain_messages_are_read_also_from_the_root_alone():
+    [group] = _recorded("langgraph")
+    root = next(span for scope in group.scope_spans for span in scope.spans if not span.parent_span_id)
+    read = _read(root)
+    assert (read.trace.question, read.trace.final_answer) == (QUESTION, ANSWER)
+
+
 def test_a_run_recorded_without_content_still_shows_its_shape():
     read = normalise(_recorded("adk_schema2"))
     assert (read.trace.question, read.trace.final_answer, read.trace.evidence) == ("", "", [])
@@ -293,3 +316,150 @@ def test_no_spans_at_all():
 )
 def test_evidence_of_tool_results(result, texts):
     assert evidence_texts(result) == texts
+
+
+def _with_events(span: Span, *events: tuple[str, dict]) -> Span:
+    for name, attributes in events:
+        event = span.events.add(name=name)
+        for key, value in attributes.items():
+            event.attributes.add(key=key).value.string_value = value
+    return span
+
+
+HISTORY = [{"role": "user", "content": "First?"}, {"role": "assistant", "content": "One."}, {"role": "user", "content": "Second?"}]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [
+            ("gen_ai.client.inference.operation.details", {
+                "gen_ai.input.messages": json.dumps([{"role": "user", "parts": [{"type": "text", "content": "Second?"}]}]),
+                "gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": "Two."}]}]),
+            }),
+        ],
+        [
+            ("gen_ai.content.prompt", {"gen_ai.prompt": json.dumps(HISTORY)}),
+            ("gen_ai.content.completion", {"gen_ai.completion": json.dumps([{"content": "Two."}])}),
+        ],
+        [
+            ("gen_ai.content.prompt", {"gen_ai.prompt": json.dumps(HISTORY)}),
+            ("gen_ai.content.completion", {"gen_ai.completion": "Two."}),
+        ],
+        [
+            ("gen_ai.system.message", {"content": "Be brief."}),
+            ("gen_ai.user.message", {"content": "First?"}),
+            ("gen_ai.assistant.message", {"content": "One."}),
+            ("gen_ai.user.message", {"content": "Second?"}),
+            ("gen_ai.choice", {"message": json.dumps({"role": "assistant", "content": "Two."})}),
+        ],
+        [
+            ("gen_ai.user.message", {"gen_ai.event.content": json.dumps({"role": "user", "content": "Second?"})}),
+            ("gen_ai.choice", {"gen_ai.event.content": json.dumps({"index": 0, "message": {"content": "Two."}})}),
+        ],
+    ],
+    ids=["details", "content-json", "content-text", "messages", "event-content"],
+)  # fmt: skip
+def test_genai_content_in_span_events(events):
+    call = _with_events(_span(2, 1, {"gen_ai.operation.name": "chat", "gen_ai.system": "openai"}), *events)
+    read = _read(_span(1, None, {"gen_ai.operation.name": "invoke_agent"}), call)
+    assert (read.trace.question, read.trace.final_answer) == ("Second?", "Two.")
+
+
+def test_genai_tool_calls_in_span_events():
+    asks = {
+        "message": {
+            "role": "assistant",
+            "tool_calls": [{"id": "c1", "function": {"name": "search", "arguments": '{"q": 1}'}}],
+        }
+    }
+    first = _with_events(
+        _span(2, 1, {"gen_ai.operation.name": "chat"}),
+        ("gen_ai.user.message", {"content": "Q?"}),
+        ("gen_ai.choice", {"gen_ai.event.content": json.dumps(asks)}),
+    )
+    second = _with_events(
+        _span(3, 1, {"gen_ai.operation.name": "chat"}),
+        ("gen_ai.user.message", {"content": "Q?"}),
+        ("gen_ai.tool.message", {"id": "c1", "tool_call_id": "c1", "content": '{"results": [{"text": "found"}]}'}),
+        ("gen_ai.choice", {"message": json.dumps({"content": "A."})}),
+    )
+    read = _read(_span(1, None, {}), first, second)
+    assert [(call.name, call.args) for call in read.trace.tool_calls] == [("search", {"q": 1})]
+    assert (read.trace.evidence, read.trace.final_answer) == (["found"], "A.")
+
+
+def test_tokens_of_every_call_count_once():
+    outer = {"openinference.span.kind": "LLM", "llm.token_count.prompt": 10, "llm.token_count.completion": 5}
+    inner = {"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 10, "gen_ai.usage.output_tokens": 5}
+    older = {"gen_ai.operation.name": "chat", "gen_ai.usage.prompt_tokens": 3, "gen_ai.usage.completion_tokens": 2}
+    silent = {"gen_ai.operation.name": "chat"}
+    read = _read(_span(1, None, {}), _span(2, 1, outer), _span(3, 2, inner), _span(4, 1, older), _span(5, 1, silent))
+    assert read.tokens == (13, 7)
+    assert read.trace.steps == 3
+
+
+def test_nested_agents_the_outermost_speaks_for_the_run():
+    agent = {"openinference.span.kind": "AGENT"}
+    read = _read(
+        _span(1, None, agent | {"input.value": "Plan my trip", "output.value": "Done: Vienna."}),
+        _span(2, 1, agent | {"input.value": "find flights", "output.value": "OS 101"}),
+        _span(
+            3,
+            2,
+            {"openinference.span.kind": "TOOL", "tool.name": "flights", "input.value": "{}", "output.value": "OS 101"},
+        ),
+        _span(4, 1, agent | {"input.value": "find hotels", "output.value": "Sacher"}),
+        _span(
+            5,
+            4,
+            {"openinference.span.kind": "TOOL", "tool.name": "hotels", "input.value": "{}", "output.value": "Sacher"},
+        ),
+    )
+    assert (read.trace.question, read.trace.final_answer) == ("Plan my trip", "Done: Vienna.")
+    assert read.tools == ("flights", "hotels")
+    # Without content on the root, the agents that ran one after the other: the last one's answer.
+    read = _read(
+        _span(1, None, {"openinference.span.kind": "CHAIN"}),
+        _span(2, 1, agent | {"input.value": "find flights", "output.value": "OS 101"}, start=1),
+        _span(4, 1, agent | {"output.value": "Sacher"}, start=5),
+    )
+    assert (read.trace.question, read.trace.final_answer) == ("find flights", "Sacher")
+
+
+def test_what_an_sdk_evicts_beyond_128_attributes_is_found_elsewhere():
+    """The SDK keeps the last 128 attributes: of a long chat the root's own and the first messages are gone."""
+    chat = {}
+    for number in range(40, 80):
+        role = "user" if number % 2 == 0 else "assistant"
+        chat[f"llm.input_messages.{number}.message.role"] = role
+        chat[f"llm.input_messages.{number}.message.content"] = f"{role} {number}"
+    chat["llm.input_messages.80.message.role"] = "user"
+    chat["llm.input_messages.80.message.content"] = "And the Elbe?"
+    span = _span(2, 1, chat | {"output.value": json.dumps({"choices": [{"message": {"content": "1,094 km."}}]})})
+    span.dropped_attributes_count = 90
+    tool = {"openinference.span.kind": "TOOL", "tool.name": "lookup"}
+    read = _read(_span(1, None, {}), span, _span(3, 1, tool))
+    assert read.kinds == {"LLM", "TOOL"}, "although the kind is among what was evicted"
+    assert (read.trace.question, read.trace.final_answer) == ("And the Elbe?", "1,094 km.")
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("哪条河更长，莱茵河还是易北河？", "莱茵河。"),
+        ("أي نهر أطول، الراين أم الإلبه؟", "الراين."),
+        ("Hangisi daha uzun, Ren mi Elbe mi? İ ı", "Ren."),
+        ("どちらの川が長いですか？👩‍🚀🌊", "ライン川です。"),
+    ],
+)
+def test_other_languages_go_through_unchanged(question: str, answer: str):
+    event = {"new_message": {"role": "user", "parts": [{"text": question}]}}
+    out = {"content": {"role": "model", "parts": [{"text": answer}]}}
+    for as_json in (True, False):  # escaped and as it is
+        attributes = {
+            "input.value": json.dumps(event, ensure_ascii=as_json),
+            "output.value": json.dumps(out, ensure_ascii=as_json),
+        }
+        read = _read(_span(1, None, {"openinference.span.kind": "CHAIN", **attributes}))
+        assert (read.trace.question, read.trace.final_answer) == (question, answer)

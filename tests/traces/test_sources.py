@@ -99,6 +99,8 @@ def test_a_failed_conversion_leaves_nothing(tmp_path):
     with pytest.raises(InputError):
         _convert(tmp_path / "bad.jsonl", tmp_path / "out.json")
     with pytest.raises(InputError, match="cannot write to"):
+        _convert(FIXTURES, "s3://bucket/traces.jsonl")
+    with pytest.raises(ObserverError, match="no answer from"):
         _convert(FIXTURES, "phoenix://127.0.0.1:1/p")
     assert [path.name for path in tmp_path.iterdir()] == ["bad.jsonl"]
 

@@ -8,19 +8,21 @@ tokens, each option with its `[MASK]` is cut to max(4, (head_max_len − 16) / o
 left, at least 8. The state gets the rest of `max_len`.
 """
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Encoding, Tokenizer
 
+from observer_core.decision.cut import Cut, cut_state, plain
 from observer_core.decision.protocol import ContextOverflowError
 from observer_core.errors import InputError
-from observer_core.questions import Question
+from observer_core.questions import Question, option_names
+from observer_core.tokenizer import forbidden_names, load_tokenizer, special_names
 
 TYPE_IDS = {"choice": 0, "score": 1, "noul": 2}
 OPTION_TOKENS = 48
@@ -29,34 +31,9 @@ MIN_FREE_TOKENS = 16
 MIN_OPTION_TOKENS = 4
 KEPT_HEADS = 256
 
-Cut = Literal["end", "before_final_answer"]
-"""Where a state that does not fit is cut: at its `end`, as the released models do; or `before_final_answer`, for states
-of format v1, whose last section is the answer under judgement: the text before that section (in effect the later
-evidence) is cut and the section stays. A final answer longer than half of the room is itself cut at its end, to that
-half or to what the rest of the state leaves."""
-
-FINAL_ANSWER = "\n\nFINAL ANSWER:\n"
-
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def option_names(question: Question) -> list[str]:
-    """The keys of the answer's distribution, in the order of the options.
-
-    Raises:
-        InputError: a choice or score without usable criteria.
-    """
-    if question.type == "noul":
-        return ["false", "true"]
-    if question.type == "choice" and isinstance(question.criteria, Mapping) and question.criteria:
-        return [str(name) for name in question.criteria]
-    if question.type == "score" and isinstance(question.criteria, list) and question.criteria:
-        return [str(level) for level in range(len(question.criteria))]
-    raise InputError(
-        f"a {question.type} question needs criteria: a map of options (choice) or a list of levels (score)"
-    )
 
 
 def option_texts(question: Question) -> list[str]:
@@ -103,7 +80,7 @@ class Layout:
         folder: a tokenizer folder (`tokenizer.json`, `tokenizer_config.json`).
         max_len: tokens of a whole row.
         head_max_len: tokens of question and options in it.
-        cut: where a state that does not fit is cut.
+        cut: where a state text that does not fit is cut.
 
     Raises:
         InputError: a tokenizer file is missing or broken.
@@ -111,26 +88,44 @@ class Layout:
 
     def __init__(self, folder: Path, *, max_len: int, head_max_len: int, cut: Cut = "end") -> None:
         self.tokenizer = load_tokenizer(folder)
-        self.max_len, self.head_max_len, self.cut = max_len, head_max_len, cut
+        self.max_len, self.head_max_len = max_len, head_max_len
+        self.cut: Cut = cut
         self._heads: dict[tuple[str, str], _Head] = {}  # questions repeat from trace to trace
-        names = _special_names(folder)
+        names = special_names(folder)
         self._cls, self._sep, self._mask, self.pad_id = (
             self._structural_id(folder, names[role]) for role in ("cls", "sep", "mask", "pad")
         )
         self._structural = frozenset((self._cls, self._sep, self._mask, self.pad_id))
         # Blanks in place of special tokens keep the words around them apart, as the released models do for [MASK].
-        added = self.tokenizer.get_added_tokens_decoder().values()
-        self._forged = sorted({t.content for t in added if t.special} | set(names.values()), key=len, reverse=True)
+        self._forged = forbidden_names(self.tokenizer, names)
 
-    def rows(self, state: str, questions: Mapping[str, Question]) -> list[Row]:
+    def rows(self, state: str, questions: Mapping[str, Question], *, cut: Cut | None = None) -> list[Row]:
         """The rows of one state, one per question, in the order given.
+
+        Args:
+            cut: where this state is cut, when not where this layout's states are.
 
         Raises:
             ContextOverflowError: a question's options do not fit this model's window.
         """
         text = self._clean(state)
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
-        return [self._row(self._head(name, question), text, encoding) for name, question in questions.items()]
+        ids = self._plain(encoding.ids)
+
+        @functools.cache  # a request may have a thousand questions about one long state
+        def fitting(room: int) -> list[int]:
+            return ids if len(ids) <= room else cut_state(text, encoding, room, cut or self.cut, self._structural)
+
+        heads = [self._head(name, question) for name, question in questions.items()]
+        return [self._row(head, fitting(self.max_len - len(head.ids) - 1), len(ids)) for head in heads]
+
+    def state_room(self, questions: Mapping[str, Question]) -> int:
+        """The tokens that the longest of the questions leaves for a state.
+
+        Raises:
+            ContextOverflowError: a question's options do not fit this model's window.
+        """
+        return self.max_len - 1 - max(len(self._head(name, question).ids) for name, question in questions.items())
 
     def _structural_id(self, folder: Path, name: str) -> int:
         number = self.tokenizer.token_to_id(name)
@@ -144,8 +139,7 @@ class Layout:
         return text
 
     def _plain(self, ids: Sequence[int]) -> list[int]:
-        """Without structural tokens, should normalisation have made one out of other text."""
-        return [i for i in ids if i not in self._structural]
+        return plain(ids, self._structural)
 
     def _encode(self, text: str) -> list[int]:
         return self._plain(self.tokenizer.encode(self._clean(text), add_special_tokens=False).ids)
@@ -180,55 +174,9 @@ class Layout:
             )
         return _Head(ids, markers, TYPE_IDS[question.type])
 
-    def _row(self, head: _Head, text: str, encoding: Encoding) -> Row:
-        room = self.max_len - len(head.ids) - 1
-        state = self._plain(encoding.ids)
-        truncated = len(state) > room
-        if truncated:
-            state = self._cut(text, encoding, room)
-        return Row([*head.ids, *state, self._sep], head.markers, head.type_id, truncated, len(state))
-
-    def _cut(self, text: str, encoding: Encoding, room: int) -> list[int]:
-        at = text.rfind(FINAL_ANSWER) if self.cut == "before_final_answer" else -1
-        if at < 0:
-            return self._plain(encoding.ids)[:room]
-        split = next((i for i, (_, end) in enumerate(encoding.offsets) if end > at), len(encoding.ids))
-        before, answer = self._plain(encoding.ids[:split]), self._plain(encoding.ids[split:])
-        answer = answer[: max(room // 2, room - len(before))]
-        return before[: room - len(answer)] + answer
-
-
-def load_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer of a folder, with the padding and truncation its makers set switched off.
-
-    Raises:
-        InputError: `tokenizer.json` is missing or broken.
-    """
-    file = folder / "tokenizer.json"
-    if not file.is_file():
-        raise InputError(f"{file} is missing; copy the run again or train anew")
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises bare Exception
-        raise InputError(f"{file} is not a tokenizer ({error}); copy the run again or train anew") from error
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
-
-
-def _special_names(folder: Path) -> dict[str, str]:
-    """The names of the structural tokens: `tokenizer_config.json`, else `special_tokens_map.json`, else BERT's."""
-    names = {"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]", "pad": "[PAD]"}
-    for file in (folder / "special_tokens_map.json", folder / "tokenizer_config.json"):
-        try:
-            body = json.loads(file.read_bytes()) if file.is_file() else {}
-        except ValueError as error:
-            raise InputError(f"{file} is not JSON ({error}); copy the run again or train anew") from error
-        for role in names:
-            value = body.get(f"{role}_token")
-            if value:
-                names[role] = value["content"] if isinstance(value, dict) else value
-    return names
+    def _row(self, head: _Head, state: list[int], whole: int) -> Row:
+        ids = [*head.ids, *state, self._sep]
+        return Row(ids, head.markers, head.type_id, len(state) < whole, len(state))
 
 
 def collate(rows: Sequence[Row], pad_id: int) -> dict[str, NDArray[Any]]:

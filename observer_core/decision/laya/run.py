@@ -1,37 +1,40 @@
 """Makes the Laya part of a run directory: checkpoint, ONNX graph, and what the manifest says of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from observer_core.decision.golden import golden_traces
-from observer_core.decision.laya.checkpoint import load_checkpoint, save_checkpoint
+from observer_core.decision.laya.checkpoint import copy_tokenizer, save_checkpoint
 from observer_core.decision.laya.config import TOKENIZER_DIR, LayaConfig
-from observer_core.decision.laya.layout import Cut, Layout, collate
+from observer_core.decision.laya.layout import Layout, collate
 from observer_core.decision.laya.model import DecisionModel
-from observer_core.decision.laya.presets import find_preset
 from observer_core.decision.laya.runtime import Backend, LayaModel, OnnxBackend, TorchBackend
-from observer_core.decision.laya.trainer import LayaTraining, fresh_model, make_examples, train_laya
-from observer_core.decision.onnx import GRAPH, INT8_GRAPH, INT8_TOLERANCE, TOLERANCE, Exported, export_graph, quantise
+from observer_core.decision.laya.start import find_start
+from observer_core.decision.laya.trainer import LayaTraining, make_examples, train_laya
+from observer_core.decision.onnx import Exported, export_checked, export_graph
 from observer_core.decision.protocol import read
-from observer_core.decision.training.data import Part
+from observer_core.decision.training.data import Part, questions_to_learn
 from observer_core.decision.training.loop import LoopOptions, reproducible
 from observer_core.decision.training.lora import LoraOptions
 from observer_core.decision.training.options import TrainOptions
 from observer_core.decision.training.progress import MetricSink, Progress, part
-from observer_core.errors import InputError
-from observer_core.questions import DECISION_QUESTION, Question, default_questions
-from observer_core.rundir import CHECKPOINT, ONNX, Manifest, open_run
-from observer_core.slices import build_state
+from observer_core.decision.training.session import Session
+from observer_core.questions import DECISION_QUESTION, Question
+from observer_core.rundir import CHECKPOINT, ONNX, Manifest
+from observer_core.slices import StateBuilder, v2_spec
 from observer_core.traces.trace import Split, Trace
-
-CUT: Cut = "before_final_answer"
 
 
 def write_laya(
-    folder: Path, parts: Mapping[Split, Part], options: TrainOptions, *, progress: Progress, on_metric: MetricSink
+    folder: Path,
+    parts: Mapping[Split, Part],
+    options: TrainOptions,
+    *,
+    session: Session,
+    progress: Progress,
+    on_metric: MetricSink,
 ) -> Manifest:
     """Train, then write `checkpoint/` and `onnx/` into the run's folder.
 
@@ -40,26 +43,31 @@ def write_laya(
 
     Raises:
         InputError: the starting point cannot be used.
-        ObserverError: the training diverged.
+        TrainingFailedError: it diverged or collapsed.
     """
-    questions = default_questions()
-    spec = {"format": "v1", "max_tokens": options.max_tokens, "cut": CUT}
+    questions = questions_to_learn(parts["train"], failure=options.failure)
+    tokenizer = folder / CHECKPOINT / TOKENIZER_DIR
     with reproducible(options.seed):
         progress("loading the encoder", 0.0)
-        model, config, tokenizer, manifest = _start(options, questions, spec)
-        layout = Layout(tokenizer, max_len=options.max_tokens, head_max_len=config.head_max_len, cut=CUT)
+        start = find_start(options)
+        session.confirm("starting point", start.init_from or f"{start.base}@{start.revision}")
+        copy_tokenizer(start.tokenizer, tokenizer)
+        layout = Layout(tokenizer, max_len=options.max_tokens, head_max_len=start.config.head_max_len)
+        spec = {"max_tokens": options.max_tokens} | v2_spec(tokenizer, layout.state_room(questions))
+        states = StateBuilder(spec, tokenizer)
         decides = {DECISION_QUESTION: questions[DECISION_QUESTION]}
         fitted = train_laya(
-            model,
-            make_examples(layout, *_labeled(parts["train"], spec), questions),
-            make_examples(layout, *_labeled(parts["validation"], spec), decides),
+            start.model,
+            make_examples(layout, *_labeled(parts["train"], states), questions),
+            make_examples(layout, *_labeled(parts["validation"], states), decides),
             LayaTraining(
                 learning_rate=options.learning_rate,
                 head_learning_rate=options.head_learning_rate,
-                head_epochs=options.head_epochs if options.init_from is None else 0.0,
+                head_epochs=options.head_epochs if start.init_from is None else 0.0,
                 lora=LoraOptions(options.lora_rank),
-                loop=LoopOptions(options.epochs, options.tokens_per_batch, seed=options.seed),
+                loop=LoopOptions.of(options),
             ),
+            session=session,
             progress=part(progress, 0.05, 0.9),
             on_metric=on_metric,
         )
@@ -68,72 +76,42 @@ def write_laya(
         "best_step": fitted.best_step,
         "validation_loss": fitted.best_loss,
         "tokens_per_second": round(fitted.tokens_per_second, 1),
+        "computed_on": fitted.computed_on,
     }
-    config = config.model_copy(update={"training": training})
-    save_checkpoint(model, config, tokenizer, folder / CHECKPOINT)
+    config = start.config.model_copy(update={"training": training})
+    save_checkpoint(start.model, config, folder / CHECKPOINT)
+    manifest = Manifest(
+        family="laya",
+        model=start.name,
+        base=start.base,
+        base_revision=start.revision,
+        init_from=start.init_from,
+        questions=questions,
+        slice=spec,
+    )
     if options.onnx:
         progress("exporting to ONNX", 0.92)
-        exported = export_laya(model, config, layout, questions, folder / ONNX, int8=options.int8)
+        golden = [states.build(trace).text for trace in golden_traces()]
+        exported = export_laya(start.model, config, layout, golden, questions, folder / ONNX, int8=options.int8)
         manifest.onnx = exported.to_json()
     return manifest
 
 
-def _start(
-    options: TrainOptions, questions: dict[str, Question], spec: dict[str, Any]
-) -> tuple[DecisionModel, LayaConfig, Path, Manifest]:
-    """The model to train on, its configuration and tokenizer folder, and the manifest's first fields."""
-    if options.init_from is None:
-        preset = find_preset(options.preset)
-        model, config = fresh_model(preset, max_len=options.max_tokens)
-        manifest = Manifest(
-            family="laya",
-            model=preset.name,
-            base=preset.base,
-            base_revision=preset.revision,
-            questions=questions,
-            slice=spec,
-        )
-        return model, config, preset.folder, manifest
-    run = open_run(options.init_from)
-    if run.manifest.family != "laya":
-        raise InputError(f"--init-from {run.path} is a {run.manifest.family} run; name a laya run")
-    run.verify()
-    model, config = load_checkpoint(run.checkpoint)
-    if options.max_tokens > config.max_len:
-        raise InputError(
-            f"{run.path} reads at most {config.max_len} tokens, not {options.max_tokens}; lower --max-tokens"
-        )
-    manifest = Manifest(
-        family="laya",
-        model=run.manifest.model,
-        base=run.manifest.base,
-        base_revision=run.manifest.base_revision,
-        init_from=f"{run.path.name}@{run.version}",
-        questions=questions,
-        slice=spec,
-    )
-    return model, config, run.checkpoint / TOKENIZER_DIR, manifest
-
-
-def _labeled(part: Part, spec: dict[str, Any]) -> tuple[list[str], list[Trace], list[float]]:
-    return [build_state(trace, spec).text for trace in part.traces], part.traces, part.weight.tolist()
+def _labeled(part: Part, states: StateBuilder) -> tuple[list[str], list[Trace], list[float]]:
+    return [states.build(trace).text for trace in part.traces], part.traces, part.weight.tolist()
 
 
 def export_laya(
     model: DecisionModel,
     config: LayaConfig,
     layout: Layout,
+    states: Sequence[str],
     questions: Mapping[str, Question],
     folder: Path,
     *,
     int8: bool,
 ) -> Exported:
-    """Export the graph and serve from it only if it answers as torch does on the golden traces.
-
-    Returns:
-        What the manifest records. Without an equal graph nothing is left in `folder` and the note says why.
-    """
-    states = [build_state(trace).text for trace in golden_traces()]
+    """Export the graph and serve from it only if it answers as torch does on these states (see `export_checked`)."""
     dims = {
         "input_ids": ("rows", "tokens"),
         "attention_mask": ("rows", "tokens"),
@@ -143,37 +121,15 @@ def export_laya(
     }
     # Rows, options and tokens of the example differ, so that no dimension is taken for another.
     example = collate([row for state in states[:2] for row in layout.rows(state, questions)], layout.pad_id)
-    graph, int8_graph = folder / GRAPH, folder / INT8_GRAPH
-    try:
-        export_graph(model, example, dims, graph)
-    except Exception as error:  # exporter and compiler raise many kinds; torch can serve this run as well
-        graph.unlink(missing_ok=True)
-        return Exported(
-            served=None, note=f"export failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        )
 
     def answers(backend: Backend) -> np.ndarray:
         given = read(LayaModel(layout, backend, config), states, questions)
         return np.array([p for of in given for answer in of.answers.values() for p in answer.probabilities.values()])
 
-    reference = answers(TorchBackend(model))
-
-    def difference(file: Path) -> float:
-        return float(np.abs(answers(OnnxBackend(file)) - reference).max())
-
-    exact = difference(graph)
-    if not exact <= TOLERANCE:
-        graph.unlink()
-        return Exported(served=None, note=f"the graph's probabilities differ from torch's by {exact:.2g}")
-    if not int8:
-        return Exported(served=GRAPH, max_difference=exact)
-    quantise(graph, int8_graph)
-    return _with_int8(exact, difference(int8_graph), int8_graph)
-
-
-def _with_int8(exact: float, rough: float, file: Path) -> Exported:
-    if rough <= INT8_TOLERANCE:
-        return Exported(served=INT8_GRAPH, max_difference=exact, int8_max_difference=rough)
-    file.unlink()
-    note = f"the int8 graph's probabilities differ by {rough:.2g}, more than {INT8_TOLERANCE}; fp32 is served"
-    return Exported(served=GRAPH, max_difference=exact, note=note)
+    return export_checked(
+        lambda file: export_graph(model, example, dims, file),
+        lambda file: answers(OnnxBackend(file)),
+        answers(TorchBackend(model)),
+        folder,
+        int8=int8,
+    )

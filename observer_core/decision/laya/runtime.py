@@ -8,11 +8,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from observer_core.decision.laya.config import TOKENIZER_DIR, LayaConfig
-from observer_core.decision.laya.layout import Cut, Layout, Row, collate, option_names
+from observer_core.decision.cut import Cut
+from observer_core.decision.laya.config import TOKENIZER_DIR, LayaConfig, refuse_code
+from observer_core.decision.laya.layout import Layout, Row, collate
 from observer_core.decision.protocol import Answer, ContextOverflowError, Plan, Reading
 from observer_core.errors import InputError, ObserverError
-from observer_core.questions import Question
+from observer_core.questions import Question, option_names
 
 
 class Backend(Protocol):
@@ -76,8 +77,7 @@ class LayaModel:
     """A `DecisionModel` over a layout and a backend."""
 
     def __init__(self, layout: Layout, backend: Backend, config: LayaConfig) -> None:
-        self.layout, self._backend = layout, backend
-        self._temperature = np.array(config.temperature, dtype=np.float64)
+        self.layout, self._backend, self._config = layout, backend, config
 
     @classmethod
     def open(
@@ -90,8 +90,9 @@ class LayaModel:
             cut: where a state that does not fit is cut.
 
         Raises:
-            InputError: a file is missing or broken, or `max_tokens` is more than the model has.
+            InputError: a file is missing or broken or could run code, or `max_tokens` is more than the model has.
         """
+        refuse_code(checkpoint)
         config = LayaConfig.load(checkpoint)
         limit = config.max_len if max_tokens is None else max_tokens
         if limit > config.max_len:
@@ -104,9 +105,13 @@ class LayaModel:
         return cls(layout, TorchBackend(load_checkpoint(checkpoint)[0]), config)
 
     def plan(self, state: Any, questions: Mapping[str, Question], *, strict: bool = False) -> Plan:
-        """One row per question (see `DecisionModel.plan`); a state that is not text reads as its JSON."""
+        """One row per question (see `DecisionModel.plan`); a state that is not text reads as its JSON.
+
+        A list of turns that does not fit loses its oldest, any other state what its layout cuts.
+        """
         text = state if isinstance(state, str) else json.dumps(state, ensure_ascii=False)
-        rows = self.layout.rows(text, questions)
+        cut: Cut | None = "start" if isinstance(state, list) else None
+        rows = self.layout.rows(text, questions, cut=cut)
         truncated = any(row.truncated for row in rows)
         if strict and truncated:
             raise ContextOverflowError(
@@ -146,7 +151,7 @@ class LayaModel:
         return out
 
     def _softmax(self, logits: NDArray[np.float32], type_id: int) -> NDArray[np.float64]:
-        scaled = logits.astype(np.float64) / self._temperature[type_id]
+        scaled = logits.astype(np.float64) / self._config.temperature_of(type_id, len(logits))
         if not np.isfinite(scaled).all():
             raise ObserverError(
                 "the decision model gave a number that is not finite; train it anew or load another run"

@@ -5,9 +5,9 @@ the head go on together, gently. Started together, the random head's gradients w
 found anything (A. Kumar et al. 2022, "Fine-Tuning can Distort Pretrained Features", arXiv 2202.10054).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,12 +15,24 @@ from torch import Tensor, nn
 
 from observer_core.decision.laya.checkpoint import round_to_half
 from observer_core.decision.laya.config import LayaConfig
-from observer_core.decision.laya.layout import Layout, Row, collate
+from observer_core.decision.laya.encoders import load_encoder
+from observer_core.decision.laya.layout import TYPE_IDS, Layout, Row, collate, option_names
 from observer_core.decision.laya.model import DecisionModel
 from observer_core.decision.laya.presets import HEAD_LAYERS, HEAD_MAX_LEN, Preset
-from observer_core.decision.training.loop import Fitted, LoopOptions, fit
+from observer_core.decision.training.data import About
+from observer_core.decision.training.examples import (
+    Batch,
+    Example,
+    OptionShuffle,
+    RowExamples,
+    RowForm,
+    by_length,
+    inputs_of,
+)
+from observer_core.decision.training.loop import Fitted, LoopOptions, finished, fit
 from observer_core.decision.training.lora import LoraOptions, add_lora, merge_lora
 from observer_core.decision.training.progress import MetricSink, Progress, part
+from observer_core.decision.training.session import Session
 from observer_core.errors import InputError
 from observer_core.questions import Question, label_index
 from observer_core.traces.trace import Trace
@@ -50,33 +62,29 @@ class LayaTraining:
     weight_decay: float = 0.01
 
 
-class Examples(Protocol):
-    """Rows by number, their lengths in tokens, and batches of them for a loss."""
+def row_form(pad_id: int) -> RowForm[Row]:
+    """Laya's rows for `RowExamples`."""
+    return RowForm(
+        length=lambda row: len(row.ids),
+        options=lambda row: len(row.markers),
+        is_choice=lambda row: row.type_id == TYPE_IDS["choice"],
+        permute=permute_options,
+        collate=lambda rows: collate(rows, pad_id),
+    )
 
-    lengths: list[int]
 
-    def batch(self, rows: Sequence[int]) -> dict[str, Tensor]: ...
-
-
-class RowExamples:
-    """Rows with their target distributions and weights, as the loop wants them."""
-
-    def __init__(self, rows: Sequence[Row], targets: Sequence[int], weights: Sequence[float], pad_id: int) -> None:
-        self._rows, self._targets, self._weights, self._pad_id = rows, targets, weights, pad_id
-        self.lengths = [len(row.ids) for row in rows]
-
-    def subset(self, rows: Sequence[int]) -> "RowExamples":
-        """Some of the rows, in that order."""
-        targets, weights = [self._targets[i] for i in rows], [self._weights[i] for i in rows]
-        return RowExamples([self._rows[i] for i in rows], targets, weights, self._pad_id)
-
-    def batch(self, rows: Sequence[int]) -> dict[str, Tensor]:
-        """The inputs of `layout.collate` with `target` float32 (rows, options) and `weight` float32 (rows,)."""
-        arrays = collate([self._rows[i] for i in rows], self._pad_id)
-        target = np.zeros(arrays["marker_mask"].shape, dtype=np.float32)
-        target[np.arange(len(rows)), [self._targets[i] for i in rows]] = 1.0
-        weight = np.array([self._weights[i] for i in rows], dtype=np.float32)
-        return {name: torch.from_numpy(a) for name, a in (arrays | {"target": target, "weight": weight}).items()}
+def permute_options(row: Row, order: Sequence[int]) -> Row:
+    """The row with its options, each from its `[MASK]` to the next, in another order (what stands at each place)."""
+    begin, end = row.markers[0], len(row.ids) - 1 - row.state_tokens - 1  # before "[SEP] state [SEP]"
+    bounds = [*row.markers, end]
+    spans = [row.ids[bounds[i] : bounds[i + 1]] for i in order]
+    markers, at = [], begin
+    for span in spans:
+        markers.append(at)
+        at += len(span)
+    return replace(
+        row, ids=[*row.ids[:begin], *(token for span in spans for token in span), *row.ids[end:]], markers=markers
+    )
 
 
 def make_examples(
@@ -85,32 +93,42 @@ def make_examples(
     traces: Sequence[Trace],
     weights: Sequence[float],
     questions: Mapping[str, Question],
-) -> RowExamples:
+) -> RowExamples[Row]:
     """One row per trace and question that its label answers; a state that is too long is cut, never left out."""
-    rows, targets, row_weights = [], [], []
+    examples = []
     for trace, weight, state in zip(traces, weights, states, strict=True):
         if trace.label is None:
             raise ValueError("a training trace has no label")
-        for name, row in zip(questions, layout.rows(state, questions), strict=True):
-            target = label_index(name, trace.label)
+        for (name, question), row in zip(questions.items(), layout.rows(state, questions), strict=True):
+            target = label_index(name, question, trace.label, trace.failure_type)
             if target is not None:
-                rows.append(row)
-                targets.append(target)
-                row_weights.append(weight)
-    return RowExamples(rows, targets, row_weights, layout.pad_id)
+                about = About(trace.trace_id, name, option_names(question)[target])
+                examples.append(Example(row, target, weight, about))
+    return RowExamples(examples, row_form(layout.pad_id))
 
 
 class EncodedExamples:
-    """Rows with the frozen encoder's output in place of their tokens, kept as float16."""
+    """Rows with the frozen encoder's output in place of their tokens, kept as float16.
 
-    def __init__(self, encoder: nn.Module, examples: RowExamples, tokens_per_batch: int, done: Progress) -> None:
-        self._examples = examples
+    The outputs are computed once: with `shuffle` the options of choice questions come in one order per row, drawn at
+    random, in every epoch.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        examples: RowExamples[Row],
+        tokens_per_batch: int,
+        done: Progress,
+        shuffle: OptionShuffle | None = None,
+    ) -> None:
+        self._examples, self._shuffle = examples, shuffle
         self.lengths = examples.lengths
         self._hidden: dict[int, Tensor] = {}
         encoder.eval()
         with torch.inference_mode():
             for rows in by_length(self.lengths, tokens_per_batch):
-                batch = examples.batch(rows)
+                batch = examples.batch(rows, shuffle)
                 device = next(encoder.parameters()).device
                 inputs = {name: batch[name].to(device) for name in ("input_ids", "attention_mask")}
                 hidden = encoder(**inputs).last_hidden_state.cpu()
@@ -118,44 +136,21 @@ class EncodedExamples:
                     self._hidden[row] = states[: self.lengths[row]].half()
                 done("reading the rows once", len(self._hidden) / len(self.lengths))
 
-    def batch(self, rows: Sequence[int]) -> dict[str, Tensor]:
+    def batch(self, rows: Sequence[int], shuffle: OptionShuffle | None = None) -> Batch:  # noqa: ARG002  # see the class
         """As `RowExamples.batch`, with `hidden` float32 (rows, tokens, width) for `input_ids`."""
-        batch = self._examples.batch(rows)
+        batch = self._examples.batch(rows, self._shuffle)
         del batch["input_ids"]
         batch["hidden"] = nn.utils.rnn.pad_sequence([self._hidden[row] for row in rows], batch_first=True).float()
         return batch
 
-
-def soft_cross_entropy(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-    """Mean over rows, by weight, of −Σ target · log softmax(logits); from `hidden` when the batch has it."""
-    inputs = {name: tensor for name, tensor in batch.items() if name not in ("target", "weight")}
-    logits = model.decide(**inputs) if "hidden" in inputs else model(**inputs)  # pyright: ignore[reportCallIssue]
-    each = -(batch["target"] * torch.log_softmax(logits, dim=-1)).sum(-1)
-    return (batch["weight"] * each).sum() / batch["weight"].sum()
+    def about(self, row: int) -> Sequence[About]:
+        return self._examples.about(row)
 
 
-def by_length(lengths: Sequence[int], tokens_per_batch: int) -> Iterator[list[int]]:
-    """All rows from short to long, in batches of at most that many padded tokens."""
-    batch: list[int] = []
-    for row in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if batch and lengths[row] * (len(batch) + 1) > tokens_per_batch:
-            yield batch
-            batch = []
-        batch.append(row)
-    if batch:
-        yield batch
-
-
-def held_out_loss(model: nn.Module, examples: Examples, tokens_per_batch: int) -> float:
-    """The loss over all rows of `examples`, without padding that would cost time."""
-    device = next(model.parameters()).device
-    total = weight = 0.0
-    for rows in by_length(examples.lengths, tokens_per_batch):
-        batch = {name: tensor.to(device) for name, tensor in examples.batch(rows).items()}
-        share = float(batch["weight"].sum())
-        total += float(soft_cross_entropy(model, batch)) * share
-        weight += share
-    return total / weight
+def logits(model: nn.Module, batch: Batch) -> Tensor:
+    """The model's logits of a batch (`loop.Logits`); from `hidden` when the batch has it."""
+    inputs = inputs_of(batch)
+    return model.decide(**inputs) if "hidden" in inputs else model(**inputs)  # pyright: ignore[reportCallIssue]
 
 
 def fresh_model(preset: Preset, *, max_len: int) -> tuple[DecisionModel, LayaConfig]:
@@ -164,16 +159,9 @@ def fresh_model(preset: Preset, *, max_len: int) -> tuple[DecisionModel, LayaCon
     Raises:
         InputError: `max_len` is more than the encoder can read, or the folder cannot be loaded.
     """
-    from transformers import AutoModel
-
     if max_len > preset.max_len:
         raise InputError(f"{preset.name} reads at most {preset.max_len} tokens, not {max_len}; lower --max-tokens")
-    try:
-        encoder = AutoModel.from_pretrained(
-            preset.folder, attn_implementation="sdpa", dtype=torch.float32, local_files_only=True
-        )
-    except (ValueError, KeyError, OSError) as error:
-        raise InputError(f"cannot load the encoder in {preset.folder}: {' '.join(str(error).split())[:200]}") from error
+    encoder = load_encoder(preset.folder)
     config = LayaConfig(encoder=preset.base, head_layers=HEAD_LAYERS, max_len=preset.max_len, head_max_len=HEAD_MAX_LEN)
     return DecisionModel(encoder, head_layers=config.head_layers, actions=config.actions), config
 
@@ -206,63 +194,77 @@ def parameter_groups(model: DecisionModel, encoder: float, head: float, weight_d
 
 def train_head(
     model: DecisionModel,
-    train: RowExamples,
-    validation: RowExamples,
+    train: RowExamples[Row],
+    validation: RowExamples[Row],
     options: LayaTraining,
     *,
+    session: Session,
     progress: Progress,
     on_metric: MetricSink,
 ) -> Fitted:
     """Train the head alone on the outputs of the frozen encoder, at most `HEAD_ROWS` rows.
 
     Raises:
-        ObserverError: the training diverged.
+        TrainingFailedError: it diverged or collapsed.
     """
-    tokens = HEAD_BATCH * options.loop.tokens_per_batch
-    some = np.random.default_rng(options.loop.seed).permutation(len(train.lengths))[:HEAD_ROWS].tolist()
+
+    def to_head(name: str, value: float, step: int) -> None:
+        on_metric(f"head/{name}", value, step)
+
+    stage = session.stage("head", "training the head", "--head-lr")
     model.encoder.requires_grad_(False)
-    encoded = EncodedExamples(model.encoder, train.subset(some), tokens, part(progress, 0.0, 0.6))
+    if (before := finished(model, stage, to_head)) is not None:
+        return before
+    loop = options.loop
+    tokens = HEAD_BATCH * loop.tokens_per_batch
+    some = np.random.default_rng(loop.seed).permutation(len(train.lengths))[:HEAD_ROWS].tolist()
+    shuffle = OptionShuffle(loop.seed, 0) if loop.permute_options else None
+    encoded = EncodedExamples(model.encoder, train.subset(some), tokens, part(progress, 0.0, 0.6), shuffle)
     held_out = EncodedExamples(model.encoder, validation, tokens, part(progress, 0.6, 0.7))
     return fit(
         model,
         parameter_groups(model, 0.0, options.head_learning_rate, options.weight_decay)[1:],
         encoded,
-        loss=soft_cross_entropy,
-        held_out_loss=lambda m: held_out_loss(m, held_out, tokens),
-        options=replace(options.loop, epochs=options.head_epochs, tokens_per_batch=tokens),
+        held_out,
+        logits=logits,
+        options=replace(loop, epochs=options.head_epochs, tokens_per_batch=tokens, gradient_checkpointing=False),
+        stage=stage,
         progress=part(progress, 0.7, 1.0),
-        on_metric=lambda name, value, step: on_metric(f"head/{name}", value, step),
+        on_metric=to_head,
     )
 
 
 def train_laya(
     model: DecisionModel,
-    train: RowExamples,
-    validation: RowExamples,
+    train: RowExamples[Row],
+    validation: RowExamples[Row],
     options: LayaTraining,
     *,
+    session: Session | None = None,
     progress: Progress,
     on_metric: MetricSink,
 ) -> Fitted:
     """Train in place; the model ends with LoRA merged and its weights rounded to what a checkpoint holds.
 
     Raises:
-        ObserverError: the training diverged.
+        TrainingFailedError: it diverged or collapsed.
     """
+    session = session or Session()
     switch_off_dropout(model)
     lora_progress = progress
     if options.head_epochs:
-        train_head(model, train, validation, options, progress=part(progress, 0.0, 0.3), on_metric=on_metric)
+        head_progress = part(progress, 0.0, 0.3)
+        train_head(model, train, validation, options, session=session, progress=head_progress, on_metric=on_metric)
         lora_progress = part(progress, 0.3, 1.0)
     model.encoder = add_lora(model.encoder, options.lora)
-    groups = parameter_groups(model, options.learning_rate, options.learning_rate, options.weight_decay)
     fitted = fit(
         model,
-        groups,
+        parameter_groups(model, options.learning_rate, options.learning_rate, options.weight_decay),
         train,
-        loss=soft_cross_entropy,
-        held_out_loss=lambda m: held_out_loss(m, validation, options.loop.tokens_per_batch),
+        validation,
+        logits=logits,
         options=options.loop,
+        stage=session.stage("lora", "training"),
         progress=lora_progress,
         on_metric=on_metric,
     )

@@ -38,6 +38,10 @@ class Dialect(Protocol):
         """The model's name."""
         ...
 
+    def tokens(self, span: SpanView, /) -> tuple[int, int] | None:
+        """Tokens a model call read and wrote."""
+        ...
+
     def tool_name(self, span: SpanView, /) -> str | None: ...
 
     def tool_arguments(self, span: SpanView, /) -> Any:

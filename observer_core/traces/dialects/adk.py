@@ -49,6 +49,10 @@ def model(_span: SpanView) -> str | None:
     return None
 
 
+def tokens(_span: SpanView) -> tuple[int, int] | None:
+    return None
+
+
 def tool_name(_span: SpanView) -> str | None:
     return None
 

@@ -1,10 +1,14 @@
-"""OpenTelemetry's GenAI semantic conventions (`gen_ai.*`), new and old; the one home of their attribute names."""
+"""OpenTelemetry's GenAI semantic conventions (`gen_ai.*`), new and old; the one home of their attribute names.
+
+Content comes as attributes, as one event with the same attributes (`…operation.details`), or, from older
+instrumentations, as one event per message or as events with one JSON text each.
+"""
 
 from typing import Any
 
 from observer_core.traces.dialects.message import Kind, Message, last_answer, last_user_text, message_of, messages_of
 from observer_core.traces.evidence import evidence_texts
-from observer_core.traces.spans import SpanView, in_order
+from observer_core.traces.spans import SpanView, count_pair, in_order, python_value
 from observer_core.traces.trace import ABSENT
 
 OPERATION = "gen_ai.operation.name"
@@ -18,6 +22,15 @@ TOOL_NAME = "gen_ai.tool.name"
 TOOL_ARGUMENTS = "gen_ai.tool.call.arguments"
 TOOL_RESULT = "gen_ai.tool.call.result"
 RETRIEVAL_DOCUMENTS = "gen_ai.retrieval.documents"
+INPUT_TOKENS = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
+OUTPUT_TOKENS = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
+DETAILS_EVENT = "gen_ai.client.inference.operation.details"
+MESSAGE_EVENTS: dict[str, str] = {
+    "gen_ai.system.message": "system", "gen_ai.user.message": "user", "gen_ai.assistant.message": "assistant",
+    "gen_ai.tool.message": "tool", "gen_ai.choice": "assistant",
+}  # fmt: skip
+"""One event per message → its role where the event does not say."""
+EVENT_CONTENT = "gen_ai.event.content"
 
 _KINDS: dict[str, Kind] = {
     "chat": "LLM", "generate_content": "LLM", "text_completion": "LLM", "embeddings": "EMBEDDING",
@@ -39,11 +52,27 @@ def output_text(span: SpanView) -> str | None:
 
 
 def messages_in(span: SpanView) -> list[Message]:
-    return messages_of(span.json(INPUT_MESSAGES)) or _old_messages(span, OLD_PROMPT)
+    return (
+        messages_of(span.json(INPUT_MESSAGES))
+        or _old_messages(span, OLD_PROMPT)
+        or _in_event(span, DETAILS_EVENT, INPUT_MESSAGES)
+        or _in_event(span, "gen_ai.content.prompt", "gen_ai.prompt")
+        or [message for name, message in _message_events(span) if name != "gen_ai.choice"]
+    )
 
 
 def messages_out(span: SpanView) -> list[Message]:
-    return messages_of(span.json(OUTPUT_MESSAGES)) or _old_messages(span, OLD_COMPLETION)
+    return (
+        messages_of(span.json(OUTPUT_MESSAGES))
+        or _old_messages(span, OLD_COMPLETION)
+        or _in_event(span, DETAILS_EVENT, OUTPUT_MESSAGES)
+        or _in_event(span, "gen_ai.content.completion", "gen_ai.completion", role="assistant")
+        or [message for name, message in _message_events(span) if name == "gen_ai.choice"]
+    )
+
+
+def tokens(span: SpanView) -> tuple[int, int] | None:
+    return count_pair(span, INPUT_TOKENS, OUTPUT_TOKENS)
 
 
 def model(span: SpanView) -> str | None:
@@ -65,6 +94,38 @@ def tool_result(span: SpanView) -> Any:
 def documents(span: SpanView) -> list[str]:
     found = span.json(RETRIEVAL_DOCUMENTS)
     return evidence_texts(found) if isinstance(found, list) else []
+
+
+def _in_event(span: SpanView, name: str, key: str, *, role: str | None = None) -> list[Message]:
+    """The messages in the JSON that an event has under `key`; `role` where they do not say."""
+    for value in span.event(name, key):
+        parsed = span.parsed(value)
+        items = parsed if isinstance(parsed, list) else [parsed]
+        if role is not None:
+            items = [{"role": role, "content": item} if isinstance(item, str) else item for item in items]
+            items = [{"role": role, **item} if isinstance(item, dict) else item for item in items]
+        found = messages_of(items)
+        if found:
+            return found
+    return []
+
+
+def _message_events(span: SpanView) -> list[tuple[str, Message]]:
+    """The messages that have an event each, with the event's name."""
+    out: list[tuple[str, Message]] = []
+    for event in span.span.events:
+        role = MESSAGE_EVENTS.get(event.name)
+        if role is None:
+            continue
+        fields = {item.key: python_value(item.value) for item in event.attributes}
+        content = span.parsed(fields.get(EVENT_CONTENT))
+        fields = content if isinstance(content, dict) else fields
+        inner = span.parsed(fields.get("message"))
+        fields = inner if isinstance(inner, dict) else fields
+        message = message_of({"role": role, **fields, "tool_calls": span.parsed(fields.get("tool_calls"))})
+        if message is not None:
+            out.append((event.name, message))
+    return out
 
 
 def _old_messages(span: SpanView, prefix: str) -> list[Message]:

@@ -12,6 +12,8 @@ Kind = Literal[
 ]
 
 _THOUGHTS = ("reasoning", "thinking", "redacted_thinking")
+_ROLES = {"model": "assistant", "human": "user", "ai": "assistant", "AIMessageChunk": "assistant"}
+_LANGCHAIN_TYPES = ("human", "ai", "AIMessageChunk", "system", "tool")
 _QUESTION_KEYS = ("question", "query", "user_input", "user_message", "prompt", "input", "message", "text", "content")
 _ANSWER_KEYS = ("final_answer", "answer", "output", "response", "result", "text", "message", "content")
 
@@ -45,8 +47,18 @@ class Message:
 
 
 def role_of(role: Any) -> str:
-    """The role in one vocabulary: Google's `model` is the assistant."""
-    return "assistant" if role == "model" else role if isinstance(role, str) else "user"
+    """The role in one vocabulary: Google's `model` and LangChain's `ai` are the assistant."""
+    return _ROLES.get(role, role) if isinstance(role, str) else "user"
+
+
+def langchain_fields(value: Any) -> Any:
+    """The fields of a message in either of LangChain's wrappings (`data` beside `type`, or `kwargs`); else `value`."""
+    if isinstance(value, dict):
+        if isinstance(value.get("data"), dict) and value.get("type") in _LANGCHAIN_TYPES:
+            return value["data"]
+        if "lc" in value and isinstance(value.get("kwargs"), dict):
+            return value["kwargs"]
+    return value
 
 
 def loads(value: Any) -> Any:
@@ -62,12 +74,17 @@ def join(texts: Sequence[str]) -> str:
 
 
 def message_of(value: Any) -> Message | None:
-    """A message from its JSON: OpenAI's, Google's (`parts`), GenAI semantic conventions' (`parts` with `type`)."""
+    """A message from its JSON: OpenAI's, Google's (`parts`), GenAI semantic conventions' (`parts` with `type`),
+    LangChain's (wrapped, or a pair of role and text)."""
     if isinstance(value, str):
         return Message("user", value)
+    if isinstance(value, list) and len(value) == 2 and all(isinstance(item, str) for item in value):
+        return Message(role_of(value[0]), value[1])
+    value = langchain_fields(value)
     if not isinstance(value, dict):
         return None
-    message = Message(role_of(value.get("role")))
+    typed = value["type"] if value.get("type") in _LANGCHAIN_TYPES else None
+    message = Message(role_of(value.get("role", typed)))
     parts = value.get("parts", value.get("content"))
     texts = [_take_part(part, message) for part in (parts if isinstance(parts, list) else [parts])]
     message.text = join(texts)

@@ -17,12 +17,13 @@ from observer_core.traces.dialects.message import (
     MessageResult,
     answer_text,
     join,
+    langchain_fields,
     loads,
     question_text,
     role_of,
 )
 from observer_core.traces.evidence import evidence_texts, result_text
-from observer_core.traces.spans import SpanView, in_order
+from observer_core.traces.spans import SpanView, count_pair, in_order
 from observer_core.traces.trace import ABSENT
 
 _KINDS = frozenset(get_args(Kind))
@@ -54,6 +55,10 @@ def model(span: SpanView) -> str | None:
     return span.text(SpanAttributes.LLM_MODEL_NAME)
 
 
+def tokens(span: SpanView) -> tuple[int, int] | None:
+    return count_pair(span, [SpanAttributes.LLM_TOKEN_COUNT_PROMPT], [SpanAttributes.LLM_TOKEN_COUNT_COMPLETION])
+
+
 def tool_name(span: SpanView) -> str | None:
     return span.text(SpanAttributes.TOOL_NAME)
 
@@ -65,9 +70,13 @@ def tool_arguments(span: SpanView) -> Any:
 
 def tool_result(span: SpanView) -> Any:
     value = _value(span, SpanAttributes.OUTPUT_VALUE, SpanAttributes.OUTPUT_MIME_TYPE)
-    # ADK's instrumentor wraps what the tool returned in the function response.
+    # ADK's instrumentor wraps what the tool returned in the function response, LangChain's in a message.
     if isinstance(value, dict) and value.keys() == {"id", "name", "response"}:
         return value["response"]
+    message = langchain_fields(value)
+    if message is not value and message.get("type") == "tool":
+        content = loads(message.get("content"))
+        return {"error": content} if message.get("status") == "error" else content
     return value
 
 

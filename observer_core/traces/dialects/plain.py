@@ -38,6 +38,10 @@ def model(span: SpanView) -> str | None:
     return span.text("model")
 
 
+def tokens(_span: SpanView) -> tuple[int, int] | None:
+    return None
+
+
 def tool_name(span: SpanView) -> str | None:
     return span.text(ENTITY_NAME) or span.text("tool")
 

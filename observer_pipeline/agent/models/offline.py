@@ -108,9 +108,9 @@ class Solver:
 
     def last_resort(self) -> str:
         """An answer out of what was read, or the admission that there is none."""
-        if self.ask.form == "same":
-            return self.rng.choice(("no", "no", "yes"))
-        if self.ask.form != "chain" and self.ask.anchors:
+        if self.ask.form in ("same", "is_larger", "is_smaller"):
+            return self.rng.choice(("no", "yes"))
+        if self.ask.form in ("larger", "smaller") and self.ask.anchors:
             return self.rng.choice(self.ask.anchors[:2])
         if self.rng.random() >= self.temper.admits:
             for page in reversed(self.pages):
@@ -202,11 +202,22 @@ class Solver:
             return None
         if self.ask.form == "same":
             return "yes" if plain(known[0]) == plain(known[1]) else "no"
-        sizes = [as_size(value) for value in known]
-        if None in sizes:
+        sizes = [size for value in known if (size := as_size(value)) is not None]
+        if len(sizes) < 2:
             return None
-        smaller_first = sizes[0] < sizes[1]  # type: ignore[operator]
+        if self.ask.form in ("difference", "sum"):
+            return self._calculate(sizes[0][0], sizes[1][0])
+        smaller_first = sizes[0] < sizes[1]
+        if self.ask.form in ("is_larger", "is_smaller"):
+            return "yes" if smaller_first == (self.ask.form == "is_smaller") else "no"
         return anchors[0 if smaller_first == (self.ask.form == "smaller") else 1]
+
+    def _calculate(self, first: int, second: int) -> str:
+        """The difference or the sum of two numbers; in a hurry a carry gets lost."""
+        result = abs(first - second) if self.ask.form == "difference" else first + second
+        if self.rng.random() < self.temper.skims:
+            result += self.rng.choice((-1, 1, 10, 100)) if result > 1 else 1
+        return f"{result:,}"
 
     def _read(self, page: Page, relation: Relation) -> Reading | None:
         """Read with the cue words this run knows (the same ones each time)."""
@@ -241,10 +252,8 @@ class Solver:
         """The page titled so, else one that names it in its first sentence, else one with a title like it."""
         same = [page for page in pages if plain(page.title) == plain(name)]
         if same:
-            kind = next(
-                (p for p in same if any(f"the {w} {name}".lower() in self.ask.text.lower() for w in _bracket(p.title))),
-                None,
-            )
+            asked = self.ask.text.lower()
+            kind = next((p for p in same if any(f"the {b} {name}".lower() in asked for b in _brackets(p.title))), None)
             return kind or same[0]
         if exact:
             return None
@@ -260,8 +269,7 @@ class Solver:
         return self._pick(name, results, exact=True)
 
     def _search(self, query: str) -> Generator[Call, dict[str, Any], list[Page]]:
-        response = yield "search", {"query": query}
-        self._refused(response)
+        response = yield from self._call("search", {"query": query})
         results = [
             Page(str(r.get("title", "")), str(r.get("text", "")))
             for r in response.get("results") or []
@@ -271,17 +279,23 @@ class Solver:
         return results
 
     def _lookup(self, title: str) -> Generator[Call, dict[str, Any], Page | None]:
-        response = yield "lookup", {"title": title}
-        self._refused(response)
+        response = yield from self._call("lookup", {"title": title})
         if "text" not in response:
             return None
         page = Page(str(response.get("title", title)), str(response["text"]))
         self._remember([page])
         return page
 
-    def _refused(self, response: dict[str, Any]) -> None:
-        if "budget" in str(response.get("error", "")):
-            raise Stop
+    def _call(self, tool: str, args: dict[str, Any]) -> Generator[Call, dict[str, Any], dict[str, Any]]:
+        """One call, made again when the tool broke down; a patient run asks more often."""
+        for _ in range(2 + self.temper.patience):
+            response = yield tool, args
+            error = str(response.get("error", ""))
+            if "budget" in error:
+                raise Stop
+            if not error or "no paragraph" in error:
+                return response
+        return response
 
     def _remember(self, pages: list[Page]) -> None:
         for page in pages:
@@ -289,9 +303,12 @@ class Solver:
                 self.pages.append(page)
 
 
-def _bracket(title: str) -> list[str]:
-    """The words of a bracketed addition to a title: `film` of `The Gate (film)`."""
-    return title[title.rfind("(") + 1 : -1].split() if title.endswith(")") and "(" in title else []
+def _brackets(title: str) -> list[str]:
+    """A bracketed addition to a title, whole and by words: `1960 film`, `1960`, `film` of `The Gate (1960 film)`."""
+    if not title.endswith(")") or "(" not in title:
+        return []
+    inside = title[title.rfind("(") + 1 : -1]
+    return [inside, *inside.split()]
 
 
 class OfflineLlm(BaseLlm):

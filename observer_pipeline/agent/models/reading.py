@@ -12,7 +12,7 @@ from typing import Literal
 
 from observer_pipeline.agent.models.relations import RELATIONS, Kind, Relation
 
-Form = Literal["chain", "larger", "smaller", "same"]
+Form = Literal["chain", "larger", "smaller", "same", "is_larger", "is_smaller", "difference", "sum"]
 
 
 BY_NAME = {relation.name: relation for relation in RELATIONS}
@@ -20,9 +20,15 @@ BY_NAME = {relation.name: relation for relation in RELATIONS}
 # What a bare comparison adjective is about is decided from the page: the first of these that it states.
 _AGE = ("birth_year", "founded", "released", "completed")
 _EXTENT = ("length", "pages")
-_SMALLER = re.compile(r"\b(older|first|earlier|fewer|shorter|smaller)\b")
+_SMALLER = re.compile(r"\b(older|first|earlier|fewer|shorter|smaller|less)\b")
 _LARGER = re.compile(r"\b(younger|later|more|longer|larger|taller|higher|populous|recent|tall)\b")
-_AGE_WORD = re.compile(r"\b(older|younger|first|earlier|later|recent)\b")
+_SUM = re.compile(r"\b(together|combined|in total)\b")
+_DIFFERENCE = re.compile(r"\bhow many (?:more|fewer|years lie)\b|\bhow many \w+ longer\b|\bby how many\b")
+_YES_NO = re.compile(r"(?:did|do|does|were|was|are|is)\b")
+_BEFORE = re.compile(r"\bbefore\b")
+_AFTER = re.compile(r"\bafter\b")
+_PREAMBLE = re.compile(r"^[^:?]{3,40}: (?=[A-Z][^:]*\?)")
+_AGE_WORD = re.compile(r"\b(older|younger|first|earlier|later|recent|before|after|years)\b")
 
 _MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
 _DATE = re.compile(rf"\b\d{{1,2}} (?:{_MONTHS}) \d{{4}}\b|\b(?:{_MONTHS}) \d{{1,2}}, \d{{4}}\b")
@@ -37,7 +43,7 @@ def _words(text: str) -> frozenset[str]:
 
 _OPENERS = _words(
     "what which who whom whose where when why how in on into at from did do does were was are is has have "
-    "the a an if of"
+    "the a an if of by"
 )
 _LINKS = _words("of the and & at for in de von van")
 _PRONOUNS = _words("it its he his she her they their in after although about some born shot begun finished over an a")
@@ -55,7 +61,9 @@ class Ask:
 
 
 def understand(question: str) -> Ask:
-    """Take a question apart."""
+    """Take a question apart; what is said before or after it does not count."""
+    question = _PREAMBLE.sub("", question)
+    question = question[: question.rfind("?") + 1] or question
     spans = name_spans(question, question_opening=True)
     anchors = [span for span in spans if not _NATIONALITY.fullmatch(span)] or spans
     position = question.find(anchors[0]) if anchors else len(question)
@@ -64,12 +72,24 @@ def understand(question: str) -> Ask:
     after = sorted(item for item in found if item[0] >= position)
     relations = tuple(BY_NAME[name] for _, name in (*before, *after))
     lowered = question.lower()
-    form: Form = "chain"
-    if len(anchors) >= 2 and " or " in lowered and (_SMALLER.search(lowered) or _LARGER.search(lowered)):
-        form = "smaller" if _SMALLER.search(lowered) else "larger"
-    elif len(anchors) >= 2 and re.match(r"(did|do|does|were|was|are|is)\b", lowered):
-        form = "same"
+    form = _pair_form(lowered) if len(anchors) >= 2 else "chain"
     return Ask(question, form, tuple(anchors), relations, _wanted(lowered, relations))
+
+
+def _pair_form(lowered: str) -> Form:
+    """What is asked of two named things."""
+    smaller, larger = _SMALLER.search(lowered), _LARGER.search(lowered)
+    if " or " in lowered and (smaller or larger):
+        return "smaller" if smaller else "larger"
+    if _SUM.search(lowered):
+        return "sum"
+    if _DIFFERENCE.search(lowered):
+        return "difference"
+    if not _YES_NO.match(lowered):
+        return "chain"
+    if " than " in lowered or _BEFORE.search(lowered) or _AFTER.search(lowered):
+        return "is_smaller" if smaller or _BEFORE.search(lowered) else "is_larger"
+    return "same"
 
 
 def _relations(question: str, anchors: Sequence[str]) -> list[tuple[int, str]]:
@@ -117,6 +137,7 @@ def name_spans(text: str, *, question_opening: bool = False) -> list[str]:
     tokens = re.findall(r"[\w'’.&()/-]+|[,;:?!\"“”]", text)
     spans: list[list[str]] = []
     current: list[str] = []
+    definite = False
 
     def close() -> None:
         while current and current[-1].lower() in _LINKS:
@@ -134,10 +155,12 @@ def name_spans(text: str, *, question_opening: bool = False) -> list[str]:
             close()  # a date, not a name
             continue
         if capital and not (opening and common and not (token in ("The", "A", "An") and following[:1].isupper())):
+            if not current:
+                definite = i > 0 and tokens[i - 1] == "the"
             current.append(token)
             if len(token) > 2 and token.endswith(".") and not token[:-1].endswith("."):
                 close()
-        elif current and token.lower() in _LINKS and _continues(tokens, i):
+        elif current and token.lower() in _LINKS and _continues(tokens, i, definite):
             current.append(token)
         else:
             close()
@@ -145,13 +168,16 @@ def name_spans(text: str, *, question_opening: bool = False) -> list[str]:
     return [" ".join(span).rstrip(".") for span in spans]
 
 
-def _continues(tokens: list[str], i: int) -> bool:
-    """Whether the small word at `i` belongs to a name: `of Prundon`, `and the Glass Wall`, but not `and Grevia`."""
+def _continues(tokens: list[str], i: int, definite: bool) -> bool:
+    """Whether the small word at `i` belongs to a name: `of Prundon`, `and the Glass Wall`, but not `and Grevia`.
+
+    Nor does `and the Brin` where the name itself had an article (`the Orsa`).
+    """
     following = tokens[i + 1 : i + 3]
     if not following:
         return False
     if tokens[i].lower() == "and":
-        return following[0] in ("the", "a") and len(following) > 1 and following[1][0].isupper()
+        return not definite and following[0] in ("the", "a") and len(following) > 1 and following[1][0].isupper()
     return following[0][0].isupper() or (
         following[0] in ("the", "a") and len(following) > 1 and following[1][0].isupper()
     )

@@ -1,4 +1,4 @@
-"""HotpotQA's files: the official JSON (distractor or fullwiki), the hub's Parquet, and JSONL beside a corpus file."""
+"""Where questions come from: HotpotQA's files or its hub, and any JSONL of question, answer and paragraphs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,16 +8,49 @@ from observer_core.errors import InputError
 from observer_core.traces.jsonl import parse_json
 from observer_pipeline.agent.questions import AgentQuestion, Paragraph
 
+HUB = "hub:"
+HUB_NAME = "hotpotqa/hotpot_qa"
+HUB_CONFIGS = ("distractor", "fullwiki")
 CORPUS_NAME = "corpus.jsonl"
 """A file of `{title, text}` beside a question file; it holds the paragraphs that `context_titles` name."""
 
 
-def read_hotpot(path: Path, *, corpus: Path | None = None) -> list[AgentQuestion]:
-    """Read HotpotQA questions.
+def read_questions(source: str) -> list[AgentQuestion]:
+    """The questions of a file (see `read_question_file`) or of HotpotQA's hub.
 
     Args:
-        path: `.json` (the official list of records), `.jsonl` (one record a line) or `.parquet` (the hub's files, where
-            context and supporting facts are columns of lists).
+        source: a path, or `hub:distractor/validation` (`hub:fullwiki/…`), which `datasets` fetches or has fetched.
+
+    Raises:
+        InputError: unreadable, or a record that cannot be used; names the record and the field.
+    """
+    return _read_hub(source) if source.startswith(HUB) else read_question_file(Path(source))
+
+
+def _read_hub(source: str) -> list[AgentQuestion]:
+    config, _, split = source.removeprefix(HUB).partition("/")
+    if config not in HUB_CONFIGS or not split:
+        raise InputError(f"{source!r} is no HotpotQA set; write hub:distractor/validation or hub:fullwiki/validation")
+    import datasets
+
+    try:
+        records = datasets.load_dataset(HUB_NAME, config, split=split)
+    except (OSError, ValueError) as error:  # what datasets raises without a hub, a cache, or such a split
+        said = " ".join(str(error).split())
+        raise InputError(f"cannot fetch {source}: {said}; give one of HotpotQA's files instead") from error
+    return [_question(f"{source}[{i}]", record, {}) for i, record in enumerate(records)]
+
+
+def read_question_file(path: Path, *, corpus: Path | None = None) -> list[AgentQuestion]:
+    """Read questions: HotpotQA's official files (distractor or fullwiki), or any records with paragraphs.
+
+    A record has `question`, `answer`, and either HotpotQA's `context` (`[[title, [sentence, …]], …]`), or `paragraphs`
+    (texts, or objects with `title` and `text`), or `context_titles` into a corpus file. Optional: `_id` or `id`,
+    `aliases`, `type` (`comparison`), `level`, `supporting_facts` (`[[title, sentence index], …]`), `supporting_titles`.
+
+    Args:
+        path: `.json` (a list of records), `.jsonl` (one record a line) or `.parquet` (the hub's files, where context
+            and supporting facts are columns of lists).
         corpus: for records that name their paragraphs by `context_titles`; `corpus.jsonl` beside `path` when not given.
 
     Raises:
@@ -27,7 +60,7 @@ def read_hotpot(path: Path, *, corpus: Path | None = None) -> list[AgentQuestion
     if not records:
         raise InputError(f"{path} holds no questions; give a HotpotQA file")
     texts: dict[str, str] = {}
-    if any(isinstance(record, dict) and "context" not in record for _, record in records):
+    if any(isinstance(record, dict) and not record.keys() & {"context", "paragraphs"} for _, record in records):
         texts = _read_corpus(corpus or path.with_name(CORPUS_NAME))
     return [_question(place, record, texts) for place, record in records]
 
@@ -115,15 +148,32 @@ def _question(place: str, record: Any, texts: dict[str, str]) -> AgentQuestion:
         level=str(record.get("level") or "unknown"),
         paragraphs=paragraphs,
         supporting=supporting,
+        aliases=_texts(place, record, "aliases"),
     )
+
+
+def _texts(place: str, record: dict[str, Any], name: str) -> tuple[str, ...]:
+    values = record.get(name) or []
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise InputError(f"{place}: field '{name}' must be a list of texts; mend the record")
+    return tuple(values)
 
 
 def _paragraphs(record: dict[str, Any], texts: dict[str, str]) -> tuple[Paragraph, ...]:
     context = record.get("context")
+    if context is None and "paragraphs" in record:
+        return tuple(_paragraph(number, item) for number, item in enumerate(record["paragraphs"]))
     if context is None:
         return tuple(Paragraph(title, (texts[title],)) for title in record["context_titles"] if title in texts)
     pairs = zip(context["title"], context["sentences"], strict=True) if isinstance(context, dict) else context
     return tuple(Paragraph(title, tuple(sentences)) for title, sentences in pairs)
+
+
+def _paragraph(number: int, item: Any) -> Paragraph:
+    """A paragraph of the free form; a bare text has a number for a title."""
+    if isinstance(item, str):
+        return Paragraph(f"paragraph {number + 1}", (item,))
+    return Paragraph(str(item["title"]), (str(item["text"]),))
 
 
 def _supporting(record: dict[str, Any]) -> tuple[tuple[str, int], ...]:

@@ -1,0 +1,120 @@
+"""Memory of open traces, and what one huge trace does to its neighbours.
+
+    python benchmarks/assembly.py
+
+Memory: 100,000 open ten-span traces in the assembler of a process of its own; the growth of its resident set over the
+raw bytes of their spans. Neighbours: an engine with real files and threads gets small traces at a steady pace, once
+alone and once while a 50,000-span trace comes in between in batches of 500; compared is the time from the last span of
+a small trace to its decision, less the quiet period.
+"""
+
+import argparse
+import multiprocessing
+import secrets
+import statistics
+import tempfile
+import time
+from multiprocessing.queues import SimpleQueue
+from pathlib import Path
+
+import psutil
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from observer_core.home import Home
+from observer_serving.app import App
+from observer_serving.assemble import Assembler, AssemblyLimits
+from observer_serving.buffer.protocol import Logged
+from observer_serving.buffer.received import Received
+from observer_serving.config import Settings
+from observer_serving.receive.wire import Piece, cut
+
+QUIET = 0.2
+
+
+def spans_of(trace_id: bytes, count: int, *, root: bool, chars: int = 300) -> list[Piece]:
+    """Spans of one trace, cut as the receiver does."""
+    request = ExportTraceServiceRequest()
+    resource_spans = request.resource_spans.add()
+    resource_spans.resource.attributes.add(key="service.name").value.string_value = "agent"
+    scope_spans = resource_spans.scope_spans.add()
+    now = time.time_ns()
+    for number in range(count):
+        span = scope_spans.spans.add(
+            trace_id=trace_id,
+            span_id=secrets.token_bytes(8),
+            parent_span_id=b"" if root and number == 0 else b"parent00",
+            name="step",
+            start_time_unix_nano=now,
+            end_time_unix_nano=now,
+        )
+        span.attributes.add(key="input.value").value.string_value = "x" * chars
+    return cut(request, request.SerializeToString()).pieces
+
+
+def memory(traces: int, out: "SimpleQueue[tuple[int, int]]") -> None:
+    assembler = Assembler(AssemblyLimits(timeout=3600, max_open_traces=traces + 1, max_total_bytes=64 << 30))
+    before = psutil.Process().memory_info().rss
+    raw = 0
+    for number in range(traces):
+        for piece in spans_of(secrets.token_bytes(16), 10, root=False):
+            raw += len(piece.data)
+            assembler.add(piece, received_ns=number, segment=1, now=0.0)
+    out.put((psutil.Process().memory_info().rss - before, raw))
+
+
+def neighbours(home: str, huge: int, seconds: float, out: "SimpleQueue[list[float]]") -> None:
+    settings = Settings.model_validate(
+        {
+            "listen": {"api": None, "otlp_http": None, "otlp_grpc": None},
+            "assembly": {"quiet_period": f"{int(QUIET * 1000)}ms", "timeout": "10m", "max_spans": 100_000},
+            "policy": {"keep_threshold": 0.5},
+        }
+    )
+    app = App(settings, Home(Path(home)))
+    sent: dict[str, float] = {}
+    late: list[float] = []
+    app.engine._on_decided = [lambda d, _: late.append(time.perf_counter() - sent.pop(d.trace_id, 0.0) - QUIET)]
+    app.scoring.start()
+    app.engine.start()
+    big, left = secrets.token_bytes(16), huge
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        trace_id = secrets.token_bytes(16)
+        sent[trace_id.hex()] = time.perf_counter()
+        app.engine.accept([Logged(1, Received(time.time_ns(), tuple(spans_of(trace_id, 10, root=True))))])
+        if left > 0:
+            left -= 500
+            pieces = tuple(spans_of(big, 500, root=left <= 0))
+            app.engine.accept([Logged(1, Received(time.time_ns(), pieces))])
+        time.sleep(0.01)
+    time.sleep(QUIET + 5)
+    out.put(sorted(value for value in late if value < 1e6))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--traces", type=int, default=100_000)
+    parser.add_argument("--seconds", type=float, default=12.0)
+    options = parser.parse_args()
+    context = multiprocessing.get_context("spawn")
+    out = context.SimpleQueue()
+    process = context.Process(target=memory, args=(options.traces, out))
+    process.start()
+    grown, raw = out.get()
+    process.join()
+    print(f"{options.traces:,} open traces: {grown / raw:.2f} times their {raw / 1e6:.0f} MB (wanted at most 2.5)")
+    p99: list[float] = []
+    for huge in (0, 50_000):
+        with tempfile.TemporaryDirectory() as home:
+            process = context.Process(target=neighbours, args=(home, huge, options.seconds, out))
+            process.start()
+            waits = out.get()
+            process.join()
+        p99.append(waits[int(len(waits) * 0.99)] * 1000)
+        middle = statistics.median(waits) * 1000
+        print(f"beside {huge:,} spans: median {middle:.1f} ms, p99 {p99[-1]:.1f} ms ({len(waits)} small traces)")
+    print(f"p99 rises by {p99[1] - p99[0]:.1f} ms (wanted at most 50)")
+
+
+if __name__ == "__main__":
+    main()

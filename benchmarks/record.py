@@ -1,0 +1,105 @@
+"""Cost of a decision in the record as the record grows, and start-up against the imports it cannot avoid.
+
+    python benchmarks/record.py
+
+Per trace: the look-up of a new trace id, the insert, and its share of the transaction, measured over batches of 64 at
+1,000 and at 1,000,000 decisions. Start-up: `observer serve` over a run directory (`--run`, with an exported graph)
+until it listens, against a process that imports FastAPI, grpc and ONNX Runtime.
+"""
+
+import argparse
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import yaml
+
+from observer_core.decisions import Decision
+from observer_serving.buffer.record import DecisionRecord
+
+BATCH = 64
+DECISION = Decision(
+    trace_id="", decision="drop", reason="below_threshold", p_wrong=0.1, p_wrong_raw=0.2, threshold=0.5,
+    keep_probability=0.02, severity="none", model="builtin", model_version="builtin-1", policy_version="0" * 12,
+    project="p", mode="enforce", would_decide="drop", complete_reason="root_ended", spans=10,
+    received_at="2026-01-01T00:00:00.000000Z", decided_at="2026-01-01T00:00:01.000000Z", latency_ms=1.0,
+)  # fmt: skip
+
+
+def fill(record: DecisionRecord, count: int, *, batch: int) -> float:
+    """CPU milliseconds a trace for `count` more decisions."""
+    span_ids = secrets.token_bytes(80)
+    started = time.process_time()
+    for _ in range(0, count, batch):
+        ids = [secrets.token_bytes(16) for _ in range(batch)]
+        record.decided(ids)
+        record.add([(replace(DECISION, trace_id=trace_id.hex()), span_ids) for trace_id in ids])
+    return (time.process_time() - started) * 1000 / count
+
+
+def growth(most: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        record = DecisionRecord(Path(folder) / "decisions.sqlite")
+        fill(record, 1_000, batch=BATCH)
+        few = min(fill(record, 6_400, batch=BATCH) for _ in range(3))
+        record._db.execute("PRAGMA synchronous = OFF")  # only to get there sooner
+        fill(record, most, batch=5_000)
+        record._db.execute("PRAGMA synchronous = FULL")
+        many = min(fill(record, 6_400, batch=BATCH) for _ in range(3))
+        record.close()
+    print(f"at 1,000 decisions {few:.3f} core-ms a trace, at {most:,} {many:.3f}: ratio {many / few:.2f}")
+
+
+def start_up(run: Path | None, rounds: int) -> None:
+    """Wall and CPU seconds; the CPU ones are what another load on the machine disturbs least."""
+    imports = "import fastapi, uvicorn, grpc, grpc.aio, onnxruntime; print('observer listens', flush=True); input()"
+    bare = [_until_it_listens([sys.executable, "-c", imports], {}) for _ in range(rounds)]
+    scorer = {"kind": "local", "run": str(run.resolve())} if run else {"kind": "builtin"}
+    served: list[tuple[float, float]] = []
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as home:
+            config = Path(home) / "observer.yaml"
+            listen = dict.fromkeys(("api", "otlp_http", "otlp_grpc"), "127.0.0.1:0")
+            config.write_text(yaml.safe_dump({"listen": listen, "scorer": scorer}))
+            command = [str(Path(sys.executable).with_name("observer")), "serve", "--config", str(config)]
+            served.append(_until_it_listens(command, {"OBSERVER_HOME": home}))
+    for place, unit in enumerate(("s", "CPU s")):
+        ours, floor = min(one[place] for one in served), min(one[place] for one in bare)
+        print(
+            f"start-up, {run or 'builtin'}: {ours:.2f} {unit}, bare imports {floor:.2f}: {ours / floor:.2f} (wanted 2)"
+        )
+
+
+def _until_it_listens(command: list[str], environment: dict[str, str]) -> tuple[float, float]:
+    started = time.perf_counter()
+    with subprocess.Popen(
+        command, env=os.environ | environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        seconds = time.perf_counter() - started
+        used = psutil.Process(process.pid).cpu_times()
+        process.terminate()
+    assert line.startswith("observer listens"), line
+    return seconds, used.user + used.system
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--decisions", type=int, default=1_000_000)
+    parser.add_argument("--run", type=Path, help="a run directory with an exported graph; without one the built-in")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    start_up(options.run, options.rounds)
+    growth(options.decisions)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""The declarative plan: which share of runs gets which fault."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from observer_core.errors import InputError
+from observer_pipeline.agent.faults.injection import Injection
+from observer_pipeline.agent.faults.registry import FAULTS, HARMLESS
+from observer_pipeline.agent.questions import AgentQuestion
+
+SEED4_RATES = {"contradiction": 0.09, "missing_evidence": 0.085, "early_stop": 0.08, "weak_model": 0.08}
+"""About the shares of the seed system's 4,499 labeled runs (398, 372, 368 and 353)."""
+ALL_SHARE = 0.4
+"""Share of seeded runs under the plan `all`."""
+
+NAMED = ("natural", "seed4", "all")
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPlan:
+    """Which share of runs gets which fault. The same plan and question always give the same fault.
+
+    Args:
+        rates: kind → share of all runs; a run whose question offers no place for the fault drawn stays natural.
+        seed: another seed, other runs.
+        harmless: whether natural runs get the harmless look-alikes of the plan's faults, as often as seeded runs get
+            the faults; without them a failing tool or a cut text would give the fault away.
+    """
+
+    rates: Mapping[str, float] = field(default_factory=dict)
+    seed: int = 0
+    harmless: bool = True
+
+    def __post_init__(self) -> None:
+        for kind, rate in self.rates.items():
+            if kind not in FAULTS:
+                raise InputError(f"unknown fault {kind!r}; this version knows {', '.join(FAULTS)}")
+            if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
+                raise InputError(f"the rate of fault {kind} must be between 0 and 1, not {rate!r}; mend the plan")
+        if sum(self.rates.values()) > 1 + 1e-9:
+            raise InputError(f"the fault rates add up to {sum(self.rates.values()):g}; they may not exceed 1")
+
+    def inject(self, question: AgentQuestion) -> Injection | None:
+        """What is done to this question's run: nothing to most natural ones."""
+        rng = random.Random(f"fault:{self.seed}:{question.qid}:{question.question}")
+        kind = _draw(self.rates, rng.random())
+        injection = FAULTS[kind](question, rng) if kind else None
+        if injection is not None or not self.harmless:
+            return injection
+        seeded = sum(self.rates.values())
+        looks = {kind: rate / seeded for kind, rate in self.rates.items() if kind in HARMLESS} if seeded else {}
+        look = _draw(looks, rng.random())
+        return HARMLESS[look](question, rng) if look else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as its YAML holds it."""
+        faults = [{"kind": kind, "rate": rate} for kind, rate in self.rates.items()]
+        return {"seed": self.seed, "harmless": self.harmless, "faults": faults}
+
+    @classmethod
+    def parse(cls, name: str, *, seed: int = 0) -> "FaultPlan":
+        """A plan by name (`natural`; `seed4`; `all`: every fault alike) or from a YAML file.
+
+        The file: `faults: [{kind: early_stop, rate: 0.1}]`, and optionally `seed: 7`, `harmless: false`.
+
+        Raises:
+            InputError: neither, or the file cannot be used.
+        """
+        if name == "natural":
+            return cls(seed=seed)
+        if name == "seed4":
+            return cls(SEED4_RATES, seed)
+        if name == "all":
+            return cls(dict.fromkeys(FAULTS, ALL_SHARE / len(FAULTS)), seed)
+        path = Path(name)
+        try:
+            plan = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(
+                f"no fault plan {name!r} ({error.strerror}); give {', '.join(NAMED)} or a YAML file"
+            ) from error
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}; mend the plan") from error
+        return cls._from_yaml(path, plan, seed)
+
+    @classmethod
+    def _from_yaml(cls, path: Path, plan: Any, seed: int) -> "FaultPlan":
+        mend = "a plan is `faults: [{kind: early_stop, rate: 0.1}]` with an optional `seed` and `harmless`"
+        known = {"faults", "seed", "harmless"}
+        if not isinstance(plan, dict) or not isinstance(plan.get("faults"), list) or plan.keys() - known:
+            raise InputError(f"{path} is not a fault plan; {mend}")
+        rates: dict[str, float] = {}
+        for number, entry in enumerate(plan["faults"]):
+            if not isinstance(entry, dict) or entry.keys() != {"kind", "rate"} or entry["kind"] in rates:
+                raise InputError(f"{path}: faults[{number}] needs exactly a new kind and its rate; {mend}")
+            rates[entry["kind"]] = entry["rate"]
+        own, harmless = plan.get("seed", seed), plan.get("harmless", True)
+        if isinstance(own, bool) or not isinstance(own, int):
+            raise InputError(f"{path}: seed must be a whole number, not {own!r}; mend the plan")
+        if not isinstance(harmless, bool):
+            raise InputError(f"{path}: harmless must be true or false, not {harmless!r}; mend the plan")
+        return cls(rates, own, harmless)
+
+
+def _draw(shares: Mapping[str, float], roll: float) -> str | None:
+    """The kind that a number in [0, 1) falls on; None beyond them all."""
+    for kind in sorted(shares):
+        roll -= shares[kind]
+        if roll < 0:
+            return kind
+    return None

@@ -1,0 +1,58 @@
+"""The list of faults, and of the harmless disturbances that look like some of them. A new fault is one line here."""
+
+from observer_pipeline.agent.faults.attention import (
+    early_stop,
+    lost_context,
+    lost_context_harmless,
+    other_question,
+    weak_model,
+)
+from observer_pipeline.agent.faults.entities import swapped_hop, wrong_entity
+from observer_pipeline.agent.faults.evidence import (
+    contradiction,
+    missing_evidence,
+    stale_result,
+    truncated_result,
+    truncated_result_harmless,
+)
+from observer_pipeline.agent.faults.failing import (
+    tool_error,
+    tool_error_harmless,
+    tool_timeout,
+    tool_timeout_harmless,
+)
+from observer_pipeline.agent.faults.injection import Fault
+from observer_pipeline.agent.faults.instructions import (
+    ignored_instruction,
+    prompt_injection,
+    prompt_injection_harmless,
+)
+from observer_pipeline.agent.faults.slips import arithmetic_slip, date_slip, unsupported_claim
+
+FAULTS: dict[str, Fault] = {
+    "contradiction": contradiction,
+    "missing_evidence": missing_evidence,
+    "early_stop": early_stop,
+    "weak_model": weak_model,
+    "stale_result": stale_result,
+    "truncated_result": truncated_result,
+    "tool_error": tool_error,
+    "tool_timeout": tool_timeout,
+    "wrong_entity": wrong_entity,
+    "swapped_hop": swapped_hop,
+    "arithmetic_slip": arithmetic_slip,
+    "date_slip": date_slip,
+    "ignored_instruction": ignored_instruction,
+    "other_question": other_question,
+    "unsupported_claim": unsupported_claim,
+    "prompt_injection": prompt_injection,
+    "lost_context": lost_context,
+}
+
+HARMLESS: dict[str, Fault] = {
+    "truncated_result": truncated_result_harmless,
+    "tool_error": tool_error_harmless,
+    "tool_timeout": tool_timeout_harmless,
+    "prompt_injection": prompt_injection_harmless,
+    "lost_context": lost_context_harmless,
+}

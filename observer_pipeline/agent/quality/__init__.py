@@ -1,0 +1,1 @@
+"""The data quality report: is a set of labeled traces balanced, without leaks and duplicates, and not guessable?"""

@@ -1,0 +1,134 @@
+"""The leakage probe: can a seeded fault be told from what a trace is made of rather than from what it says?
+
+It sees ids, the names and order of attributes, timestamps and durations, and nothing that a person would read. How many
+calls there were and how many failed may tell, as in life, so traces are compared with traces alike in both.
+"""
+
+import itertools
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, Status
+
+from observer_pipeline.agent.quality.guessing import Guess, guess
+
+FAMILIES = ("ids", "names", "order", "timestamps", "durations")
+_BUCKETS = 96
+_TOOL = "execute_tool"
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeRow:
+    """A trace's spans, its user question and whether it was seeded."""
+
+    spans: Sequence[ResourceSpans]
+    question: str
+    seeded: bool
+
+
+def probe(rows: Sequence[ProbeRow]) -> dict[str, Guess]:
+    """How well each family of features, and all together, tells seeded runs from natural ones."""
+    target = np.array([row.seeded for row in rows], dtype=bool)
+    groups = [row.question for row in rows]
+    alike = [_calls(row.spans) for row in rows]
+    parts = {name: np.array([_FEATURES[name](row.spans) for row in rows], dtype=float) for name in FAMILIES}
+    first = min((_first_start(row.spans) for row in rows), default=0)
+    parts["timestamps"][:, 0] -= first / 1e9
+    everything = np.hstack(list(parts.values()))
+    return {
+        name: guess(features, target, groups, equal=alike, trees=True)
+        for name, features in [*parts.items(), ("all together", everything)]
+    }
+
+
+def _calls(groups: Sequence[ResourceSpans]) -> tuple[int, int]:
+    """How many tool calls, and how many of them failed."""
+    tools = [span for span in _spans(groups) if span.name.startswith(_TOOL)]
+    return len(tools), sum(span.status.code == Status.STATUS_CODE_ERROR for span in tools)
+
+
+def _spans(groups: Sequence[ResourceSpans]) -> list[Span]:
+    spans = [span for group in groups for scope in group.scope_spans for span in scope.spans]
+    return sorted(spans, key=lambda span: span.start_time_unix_nano)
+
+
+def _first_start(groups: Sequence[ResourceSpans]) -> int:
+    return min((span.start_time_unix_nano for span in _spans(groups)), default=0)
+
+
+def _kind(span: Span) -> str:
+    """The kind of span: its name without what is in brackets or follows (`execute_tool search` → `execute_tool`)."""
+    return re.split(r"[ \[(]", span.name, maxsplit=1)[0]
+
+
+def _plain(key: str) -> str:
+    """An attribute's name without the numbers in it, which count messages and calls."""
+    return re.sub(r"\d+", "N", key)
+
+
+def _ids(groups: Sequence[ResourceSpans]) -> list[float]:
+    spans = _spans(groups)
+    trace_id = spans[0].trace_id if spans else bytes(16)
+    span_ids = np.array([list(span.span_id) for span in spans] or [[0] * 8], dtype=float)
+    return [*map(float, trace_id), *span_ids[0], *span_ids.mean(axis=0)]
+
+
+def _names(groups: Sequence[ResourceSpans]) -> list[float]:
+    """Which attributes spans of a kind have; the share of such spans, by hashed name."""
+    found = np.zeros(_BUCKETS)
+    for kind, spans in _by_kind(groups).items():
+        keys = [{_plain(attribute.key) for attribute in span.attributes} for span in spans]
+        for key in set().union(*keys):
+            found[_bucket(f"{kind}:{key}")] += sum(key in one for one in keys) / len(keys)
+        for event in (event for span in spans for event in span.events):
+            found[_bucket(f"{kind}:event:{event.name}")] += 1 / len(spans)
+    for group in groups:
+        for attribute in group.resource.attributes:
+            found[_bucket(f"resource:{attribute.key}")] += 1 / len(groups)
+    return list(found)
+
+
+def _order(groups: Sequence[ResourceSpans]) -> list[float]:
+    """Which attribute follows which; the share of spans of a kind, by hashed pair."""
+    found = np.zeros(_BUCKETS)
+    for kind, spans in _by_kind(groups).items():
+        for span in spans:
+            keys = list(dict.fromkeys(_plain(attribute.key) for attribute in span.attributes))
+            for here, following in itertools.pairwise(keys):
+                found[_bucket(f"{kind}:{here}>{following}")] += 1 / len(spans)
+    return list(found)
+
+
+def _timestamps(groups: Sequence[ResourceSpans]) -> list[float]:
+    start = _first_start(groups)
+    seconds, rest = divmod(start, 1_000_000_000)
+    return [start / 1e9, seconds % 60, seconds // 60 % 60, seconds // 3600 % 24, rest, rest % 1_000_000, rest % 1000]
+
+
+def _durations(groups: Sequence[ResourceSpans]) -> list[float]:
+    """Mean, shortest and longest log duration of each kind of span, and the mean pause between beginnings."""
+    features = []
+    by_kind = _by_kind(groups)
+    for kind in ("invocation", "agent_run", "call_llm", _TOOL):
+        took = [np.log1p(max(0, s.end_time_unix_nano - s.start_time_unix_nano)) for s in by_kind.get(kind, [])]
+        features += [np.mean(took), np.min(took), np.max(took)] if took else [0.0, 0.0, 0.0]
+    starts = [span.start_time_unix_nano for span in _spans(groups)]
+    pauses = np.diff(starts) if len(starts) > 1 else np.zeros(1)
+    return [*map(float, features), float(np.log1p(pauses.mean())), float(np.log1p(pauses.max()))]
+
+
+def _by_kind(groups: Sequence[ResourceSpans]) -> dict[str, list[Span]]:
+    out: dict[str, list[Span]] = {}
+    for span in _spans(groups):
+        out.setdefault(_kind(span), []).append(span)
+    return out
+
+
+def _bucket(text: str) -> int:
+    return zlib.crc32(text.encode()) % _BUCKETS
+
+
+_FEATURES = {"ids": _ids, "names": _names, "order": _order, "timestamps": _timestamps, "durations": _durations}

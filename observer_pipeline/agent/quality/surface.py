@@ -1,0 +1,83 @@
+"""Baselines that must fail: the label guessed from the look of one part of a trace, without relating it to the rest."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from observer_core.traces.labels import normalise_answer
+from observer_core.traces.trace import ABSENT, Trace
+from observer_pipeline.agent.quality.guessing import Guess, guess
+
+LIMIT = 0.65
+"""An AUROC above this calls a part of the trace guessable. Real agents have such parts too: refusals are wrong."""
+
+
+_ADMISSIONS = (
+    "i could not", "i cannot", "i can not", "i do not know", "unable", "unknown", "not found", "no information",
+)  # fmt: skip
+
+
+def surface_baselines(traces: Sequence[Trace]) -> dict[str, Guess]:
+    """How well the label (wrong or not) is guessed from each part alone.
+
+    `question`, `answer`, `evidence`: the words (and for the answer also the letters) of that part; `answer, given`: the
+    same among answers that are neither empty nor admissions; `lengths`: of the three; `calls`: how many calls, and how
+    many failed, which may tell, as in life.
+    """
+    target = np.array([trace.is_wrong for trace in traces], dtype=bool)
+    groups = [trace.question for trace in traces]
+    given = [i for i, trace in enumerate(traces) if not is_admission(trace)]
+    some = [traces[i] for i in given]
+    answers = [trace.final_answer for trace in traces]
+    return {
+        "question": guess(_words([t.question for t in traces]), target, groups),
+        "answer": guess(_letters(answers), target, groups),
+        "answer, given": guess(_letters([t.final_answer for t in some]), target[given], [t.question for t in some]),
+        "evidence": guess(_words(["\n".join(t.evidence) for t in traces]), target, groups),
+        "lengths": guess(np.array([_lengths(t) for t in traces]), target, groups, trees=True),
+        "calls": guess(np.array([_calls(t) for t in traces]), target, groups, trees=True),
+    }
+
+
+def is_admission(trace: Trace) -> bool:
+    """Whether the answer is none: empty, or says that nothing was found."""
+    answer = normalise_answer(str(trace.extra.get("cleaned_answer", trace.final_answer)))
+    starts = (
+        "i could not",
+        "i cannot",
+        "i can not",
+        "unable",
+        "unknown",
+        "not found",
+        "no information",
+        "i do not know",
+    )
+    return not answer or answer.startswith(starts)
+
+
+def _words(texts: Sequence[str]) -> Any:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    return TfidfVectorizer(ngram_range=(1, 2), min_df=3, max_features=20_000).fit_transform(texts)
+
+
+def _letters(texts: Sequence[str]) -> Any:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    letters = TfidfVectorizer(analyzer="char_wb", ngram_range=(1, 4), min_df=3, max_features=20_000)
+    return letters.fit_transform([text or "∅" for text in texts])
+
+
+def _lengths(trace: Trace) -> list[float]:
+    evidence = "\n".join(trace.evidence)
+    return [
+        len(trace.question), len(trace.question.split()), len(trace.final_answer), len(trace.final_answer.split()),
+        len(evidence), len(evidence.split()), len(trace.evidence),
+    ]  # fmt: skip
+
+
+def _calls(trace: Trace) -> list[float]:
+    failed = sum(call.status not in (ABSENT, "ok") for call in trace.tool_calls)
+    distinct = len({(call.name, repr(call.args)) for call in trace.tool_calls})
+    return [len(trace.tool_calls), failed, distinct, float(trace.steps or 0)]

@@ -1,0 +1,383 @@
+"""One connection to NATS on a thread of its own, and the streams and the bucket that the service keeps there.
+
+    <prefix>-spans    work queue: what was received and is not dealt with, one subject per part (see `part_of`)
+    <prefix>-record   log of everything that is decided, one subject per part; the truth behind every replica's record
+    <prefix>-leases   key-value, expires: which worker has which part, and who is alive
+    <prefix>-shared   key-value: what all replicas must have in common for ever (the number of parts, the hash key)
+    <prefix>-epochs   key-value, expires: the epochs of the review budgets
+
+nats-py is imported here only, so that the service runs without it.
+"""
+
+import asyncio
+import itertools
+import logging
+import secrets
+import threading
+import zlib
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import nats
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, DiscardPolicy, KeyValueConfig, RetentionPolicy
+from nats.js.api import StreamConfig as _StreamConfig
+from nats.js.errors import APIError, KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
+from nats.js.kv import KeyValue
+
+from observer_core.errors import InputError, ObserverError
+
+log = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 3.0
+CALL_SECONDS = 30.0
+DUPLICATE_WINDOW_SECONDS = 120.0
+_RECONNECT_SECONDS = 0.25
+_WRONG_LAST_SEQUENCE = 10071
+_STREAM_FULL = (10047, 10054, 10077)  # resources exceeded, message exceeds maximum, maximum bytes exceeded
+_HEADER_BYTES = 4096
+_EPOCHS_SECONDS = 2 * 86_400.0
+
+T = TypeVar("T")
+
+
+class LinkError(ObserverError):
+    """NATS did not do what was asked; asking again may help."""
+
+
+class StreamFullError(LinkError):
+    """The stream holds as much as it may."""
+
+
+class FencedError(ObserverError):
+    """Somebody else wrote to a part's record meanwhile: the part is theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkOptions:
+    """Where NATS is and how this deployment uses it.
+
+    Attributes:
+        url: `nats://…` or `tls://…`, several separated by commas; may hold user and password, or a token.
+        credentials: a `.creds` file.
+        prefix: before every name, so that deployments can share a server.
+        parts: into how many parts traces are spread; fixed for the life of the streams.
+        replicas: of every stream, on a cluster.
+        max_bytes: of what was received and is not dealt with.
+        record_age: seconds that decisions are remembered for late spans.
+        lease: seconds after which the parts of a worker that does not answer go to others.
+    """
+
+    url: str
+    credentials: Path | None = None
+    prefix: str = "observer"
+    parts: int = 16
+    replicas: int = 1
+    max_bytes: int = 8 << 30
+    record_age: float = 7 * 86_400.0
+    lease: float = 10.0
+
+
+class NatsLink:
+    """Connects on construction and makes what is missing on the server.
+
+    Raises:
+        InputError: no server answers, it has no JetStream, or the streams are for another number of parts.
+    """
+
+    def __init__(self, options: LinkOptions) -> None:
+        self.options = options
+        self.spans_stream = f"{options.prefix}-spans"
+        self.record_stream = f"{options.prefix}-record"
+        self.worker = secrets.token_hex(6)
+        """This process among the workers."""
+        self.generation = 0
+        """Counts reconnections: what was under way on the old connection may be lost."""
+        self._client: Client | None = None
+        self._closing = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="observer-nats", daemon=True)
+        self._thread.start()
+        try:
+            self.call(self._open())
+        except (NatsError, OSError, TimeoutError, ObserverError) as error:
+            self.close()
+            why = str(error) or type(error).__name__
+            raise InputError(
+                f"cannot use NATS at {options.url.rpartition('@')[2]}: {why}; start nats-server -js or mend buffer.url"
+            ) from None
+
+    # -- from other threads
+
+    def call(self, work: Coroutine[Any, Any, T], timeout: float | None = CALL_SECONDS) -> T:
+        """Run `work` on the connection's loop and wait for its result."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
+
+    async def call_async(self, work: Coroutine[Any, Any, T]) -> T:
+        """The same from another event loop."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run `work` on the loop and do not wait for it."""
+        asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def close(self) -> None:
+        """Close the connection and end the thread."""
+        if self._thread.is_alive():
+            self._closing = True
+            self.call(self._end())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    @property
+    def connected(self) -> bool:
+        return self._client is not None and self._client.is_connected
+
+    @property
+    def max_payload(self) -> int:
+        """Bytes that fit into one message, headers apart."""
+        return (self._client.max_payload if self._client else 0) - _HEADER_BYTES
+
+    # -- names
+
+    def part_of(self, trace_id: bytes) -> int:
+        """The part a trace belongs to, the same on every replica."""
+        return zlib.crc32(trace_id) % self.options.parts
+
+    def spans_subject(self, part: int) -> str:
+        return f"{self.options.prefix}.spans.{part}"
+
+    def record_subject(self, part: int) -> str:
+        return f"{self.options.prefix}.record.part.{part}"
+
+    @property
+    def beside_subject(self) -> str:
+        """For additions to the record that any worker may make."""
+        return f"{self.options.prefix}.record.beside"
+
+    # -- on the loop
+
+    async def _open(self) -> None:
+        options = self.options
+
+        async def reconnected() -> None:
+            self.generation += 1
+            log.warning("connected to NATS again")
+
+        async def disconnected() -> None:
+            if not self._closing:
+                log.warning("the connection to NATS is lost; trying to get it back")
+
+        async def failed(error: Exception) -> None:
+            log.debug("NATS: %s", error)
+
+        self._client = await nats.connect(
+            options.url.split(","),
+            name=f"observer {self.worker}",
+            user_credentials=str(options.credentials) if options.credentials else None,
+            connect_timeout=ANSWER_SECONDS,
+            max_reconnect_attempts=3,
+            reconnect_time_wait=_RECONNECT_SECONDS,
+            reconnected_cb=reconnected,
+            disconnected_cb=disconnected,
+            error_cb=failed,
+        )
+        self._client.options["max_reconnect_attempts"] = -1  # patience only once it has worked
+        self.stream = self._client.jetstream(timeout=ANSWER_SECONDS)
+        shared = await self._bucket(KeyValueConfig(f"{options.prefix}-shared", replicas=options.replicas))
+        self.shared = SharedValues(shared)
+        parts = int(await self.shared.once("parts", str(options.parts).encode()))
+        if parts != options.parts:
+            raise ObserverError(
+                f"its streams {options.prefix}-* are for buffer.parts: {parts}; set that, or another buffer.prefix"
+            )
+        await self._stream(
+            name=self.spans_stream,
+            subjects=[f"{options.prefix}.spans.*"],
+            retention=RetentionPolicy.WORK_QUEUE,
+            discard=DiscardPolicy.NEW,
+            max_bytes=options.max_bytes,
+            duplicate_window=DUPLICATE_WINDOW_SECONDS,
+            num_replicas=options.replicas,
+        )
+        await self._stream(
+            name=self.record_stream,
+            subjects=[f"{options.prefix}.record.>"],
+            retention=RetentionPolicy.LIMITS,
+            max_age=options.record_age,
+            duplicate_window=min(DUPLICATE_WINDOW_SECONDS, options.record_age),
+            num_replicas=options.replicas,
+        )
+        self.epochs = SharedValues(
+            await self._bucket(
+                KeyValueConfig(f"{options.prefix}-epochs", ttl=_EPOCHS_SECONDS, replicas=options.replicas)
+            )
+        )
+        self.leases = await self._bucket(
+            KeyValueConfig(f"{options.prefix}-leases", ttl=options.lease, replicas=options.replicas)
+        )
+
+    async def _end(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+
+    async def _bucket(self, config: KeyValueConfig) -> KeyValue:
+        try:
+            return await self.stream.key_value(config.bucket)
+        except NotFoundError:
+            return await self.stream.create_key_value(config)
+
+    async def _stream(self, **config: Any) -> None:
+        try:
+            await self.stream.stream_info(config["name"])
+        except NotFoundError:
+            await self.stream.add_stream(_StreamConfig(**config))
+
+    async def publish(self, subject: str, payload: bytes, *, message_id: str, expected: int | None = None) -> int:
+        """Store a message; returns its number in the stream. Tries twice, which the message id makes harmless.
+
+        Args:
+            expected: the number of the subject's last message, as a condition.
+
+        Raises:
+            FencedError: the subject's last message is another one.
+            StreamFullError: the stream has reached its limit.
+            LinkError: no answer: the message may be stored or not.
+        """
+        headers = {"Nats-Msg-Id": message_id}
+        if expected is not None:
+            headers["Nats-Expected-Last-Subject-Sequence"] = str(expected)
+        for attempt in itertools.count(1):
+            try:
+                return (await self.stream.publish(subject, payload, timeout=ANSWER_SECONDS, headers=headers)).seq
+            except APIError as error:
+                if error.err_code == _WRONG_LAST_SEQUENCE:
+                    raise FencedError(f"{subject} has another last message than {expected}") from None
+                if error.err_code in _STREAM_FULL:
+                    raise StreamFullError(f"NATS cannot hold more: {error.description}") from None
+                problem: Exception = error
+            except (NatsError, OSError, TimeoutError) as error:
+                problem = error
+            if attempt == 2:
+                raise LinkError(f"NATS did not confirm a message: {str(problem) or type(problem).__name__}") from None
+        raise AssertionError("unreachable")
+
+    async def acknowledge(self, reply: str) -> None:
+        """Take a message off its stream; `reply` is its reply subject."""
+        if self._client is not None:
+            await self._client.publish(reply, b"+ACK")
+
+    async def last_number(self, stream: str) -> int:
+        """The number of a stream's last message."""
+        return (await self.stream.stream_info(stream)).state.last_seq
+
+
+class SharedValues:
+    """Values that the first replica to need them writes and all others read."""
+
+    def __init__(self, bucket: KeyValue) -> None:
+        self._bucket = bucket
+
+    async def once(self, key: str, value: bytes) -> bytes:
+        """The value under `key`; `value` when there was none."""
+        try:
+            await self._bucket.create(key, value)
+        except KeyWrongLastSequenceError:
+            return await self.get(key) or value
+        return value
+
+    async def put(self, key: str, value: bytes) -> None:
+        await self._bucket.put(key, value)
+
+    async def get(self, key: str) -> bytes | None:
+        try:
+            return (await self._bucket.get(key)).value
+        except KeyNotFoundError:
+            return None
+
+
+class FeedLostError(ObserverError):
+    """Messages on their way here may be lost with a connection; read again from what is known."""
+
+
+class Feed:
+    """Messages of one consumer, in order. Says so when some may have been lost on the way."""
+
+    def __init__(self, link: NatsLink, stream: str, consumer: str, subscription: Any) -> None:
+        self._link = link
+        self._stream = stream
+        self._consumer = consumer
+        self._subscription = subscription
+        self._generation = link.generation
+        self._seen = 0
+        self._behind = 0
+
+    @classmethod
+    async def open(cls, link: NatsLink, stream: str, config: ConsumerConfig) -> "Feed":
+        """A feed over a new consumer."""
+        made = await link.stream.add_consumer(stream, config)
+        return cls(link, stream, made.name, await link.stream.pull_subscribe_bind(consumer=made.name, stream=stream))
+
+    async def next(self, most: int, *, seconds: float) -> list[Any]:
+        """Up to `most` messages, none after `seconds` without any.
+
+        Raises:
+            FeedLostError: see there.
+        """
+        if self._link.generation != self._generation:
+            raise FeedLostError("the connection was renewed")
+        try:
+            messages = await self._subscription.fetch(most, timeout=seconds)
+        except TimeoutError:
+            await self._check()
+            return []
+        self._seen += len(messages)
+        self._behind = 0
+        return messages
+
+    async def pending(self) -> int:
+        """Messages not sent here yet."""
+        return (await self._link.stream.consumer_info(self._stream, self._consumer)).num_pending or 0
+
+    async def close(self) -> None:
+        await self._subscription.unsubscribe()
+
+    async def _check(self) -> None:
+        try:
+            info = await self._link.stream.consumer_info(self._stream, self._consumer)
+        except NotFoundError:
+            raise FeedLostError(f"the consumer {self._consumer} is gone") from None
+        delivered = info.delivered.consumer_seq if info.delivered else 0
+        self._behind = self._behind + 1 if delivered > self._seen else 0
+        if self._behind > 1:  # twice: the first time they may have been under way
+            raise FeedLostError(f"{delivered - self._seen} messages were sent and did not arrive")
+
+
+def record_consumer(start: int) -> ConsumerConfig:
+    """Reads the record from message number `start` on."""
+    return ConsumerConfig(
+        ack_policy=AckPolicy.NONE,
+        deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+        opt_start_seq=start,
+        inactive_threshold=60.0,
+    )
+
+
+def part_consumer(name: str, subject: str) -> ConsumerConfig:
+    """Reads everything of a part that nobody has dealt with, and keeps it until it is acknowledged."""
+    return ConsumerConfig(
+        durable_name=name,
+        filter_subject=subject,
+        ack_policy=AckPolicy.EXPLICIT,
+        deliver_policy=DeliverPolicy.ALL,
+        ack_wait=3600.0,  # a worker that is gone loses its part, and with it the consumer, long before
+        max_ack_pending=-1,
+    )

@@ -1,0 +1,283 @@
+"""The decision record shared by all workers: a log in JetStream is the truth, SQLite on each replica a view of it.
+
+Every part of the traces has a subject. Its owner writes decisions with the number of the subject's last message as a
+condition; whoever takes the part over writes a marker first. So a worker that lost a part without knowing (paused, cut
+off) cannot decide any more: its next write is refused, and all it wrote before is seen by the next owner. Every replica
+applies all messages in their order, hence knows every decision, under the same row numbers.
+"""
+
+import asyncio
+import base64
+import logging
+import secrets
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+from nats.errors import Error as NatsError
+
+from observer_core.decisions import Decision
+from observer_serving.buffer.nats.link import Feed, FeedLostError, FencedError, LinkError, NatsLink, record_consumer
+from observer_serving.buffer.protocol import group_by_part
+from observer_serving.buffer.record import DecisionRecord, Recorded
+
+log = logging.getLogger(__name__)
+
+_FETCH = 256
+_IDLE_SECONDS = 1.0
+_RETRY_SECONDS = 0.5
+_APPLY_SECONDS = 15.0
+_ROW_BITS = 12
+_MAX_IN_MESSAGE = 1 << _ROW_BITS
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS applied (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL);
+INSERT OR IGNORE INTO applied VALUES (1, 0);
+CREATE TABLE IF NOT EXISTS settled_parts (part INTEGER PRIMARY KEY, id INTEGER NOT NULL);
+"""
+
+
+def record_file(folder: Path, link: NatsLink) -> Path:
+    """The view's file; another one when the streams were made anew."""
+    created = link.call(link.stream.stream_info(link.record_stream)).created
+    return folder / f"decisions-{link.options.prefix}-{created:%Y%m%d%H%M%S%f}.sqlite"
+
+
+class ReplicatedRecord(DecisionRecord):
+    """Writes go through the log and return once the view has them; reads are the view's."""
+
+    def __init__(self, folder: Path, link: NatsLink) -> None:
+        # What a power cut takes from the view is read from the log again.
+        super().__init__(record_file(folder, link), synchronous="NORMAL")
+        self._link = link
+        self.on_lost: Callable[[int], None] | None = None
+        """Called on the connection's loop with a part that turned out to be another worker's."""
+        self._db.executescript(_SCHEMA)
+        (self._applied,) = self._db.execute("SELECT number FROM applied").fetchone()
+        self._settled_parts: dict[int, int] = dict(self._db.execute("SELECT part, id FROM settled_parts"))
+        (self._count,) = self._db.execute("SELECT count(*) FROM decisions").fetchone()
+        self._fences: dict[int, int] = {}  # parts that are ours → the number of their last message
+        self._written: dict[str, int] = {}  # trace id → row, of an `add` that did not end
+        self._progress = threading.Condition()
+        self._closing = False
+        self._following: asyncio.Future[None] = link.call(self._start_following())
+        self._await(link.call(link.last_number(link.record_stream)))
+
+    # -- ownership
+
+    def own(self, part: int, last: int) -> None:
+        """A part is ours; `last` is the number of the marker that says so, which the view has."""
+        self._fences[part] = last
+
+    def disown(self, part: int) -> None:
+        """A part is not ours any more."""
+        self._fences.pop(part, None)
+
+    async def mark(self, part: int) -> int:
+        """Write the marker that makes a part this worker's, wait until the view has it, and return its number."""
+        event = orjson.dumps({"owner": self._link.worker})
+        last = await self._link.publish(self._link.record_subject(part), event, message_id=secrets.token_hex(12))
+        await asyncio.to_thread(self._await, last)
+        return last
+
+    # -- the record
+
+    def is_settled(self, recorded: Recorded) -> bool:
+        part = self._link.part_of(bytes.fromhex(recorded.decision.trace_id))
+        return recorded.row <= self._settled_parts.get(part, 0)
+
+    def add(self, decided: Sequence[tuple[Decision, bytes]]) -> Sequence[int | None]:
+        """As the base says.
+
+        Raises:
+            ObserverError: NATS did not confirm all of it; call again with the same decisions.
+        """
+        events = [[decision.to_json(), base64.b64encode(span_ids).decode()] for decision, span_ids in decided]
+        new = [place for place, (decision, _) in enumerate(decided) if decision.trace_id not in self._written]
+        places = {
+            part: [new[i] for i in some] for part, some in self._by_part([decided[p][0].trace_id for p in new]).items()
+        }
+
+        def written(number: int, index: int, place: int) -> None:
+            self._written[decided[place][0].trace_id] = number << _ROW_BITS | index
+
+        self._write("decided", events, places, written)
+        rows = [self._written.pop(decision.trace_id, None) for decision, _ in decided]
+        self._await(max((row >> _ROW_BITS for row in rows if row is not None), default=0))
+        return rows
+
+    def add_late(self, late: Sequence[tuple[Recorded, bytes]]) -> None:
+        events = [[recorded.decision.trace_id, base64.b64encode(ids).decode()] for recorded, ids in late]
+        self._write("late", events, self._by_part([recorded.decision.trace_id for recorded, _ in late]))
+        self._await_ours()
+
+    def settle(self, delivered: Sequence[tuple[int, str]]) -> None:
+        last: dict[int, int] = {}
+        for row, trace_id in delivered:
+            part = self._link.part_of(bytes.fromhex(trace_id))
+            last[part] = max(row, last.get(part, 0))
+        parts = list(last)
+        self._write("settled", [[part, last[part]] for part in parts], {p: [i] for i, p in enumerate(parts)})
+
+    def set_exported(self, trace_ids: Sequence[str]) -> None:
+        self._write_beside("exported", list(trace_ids))
+
+    def add_shadows(self, scores: Sequence[tuple[str, str, dict[str, Any]]]) -> None:
+        self._write_beside("shadows", [list(score) for score in scores])
+
+    def count(self) -> int:
+        return self._count
+
+    def close(self) -> None:
+        self._closing = True
+        self._link.call(self._stop_following())
+        super().close()
+
+    def _reading(self) -> sqlite3.Connection:
+        return self._reader()  # the writing connection is the follower's
+
+    def _by_part(self, trace_ids: Sequence[str]) -> dict[int, list[int]]:
+        return group_by_part([bytes.fromhex(trace_id) for trace_id in trace_ids], self._link.part_of)
+
+    # -- writing
+
+    def _write(
+        self,
+        kind: str,
+        events: Sequence[Any],
+        places: dict[int, list[int]],
+        written: Callable[[int, int, int], None] | None = None,
+    ) -> None:
+        """Write each part's events to its subject, as far as the part is ours.
+
+        Args:
+            places: part → its events' places in `events`.
+            written: told the message's number, the place in the message and the place in `events`.
+        """
+
+        async def write_part(part: int, some: list[int]) -> None:
+            for chunk in self._chunks([orjson.dumps(events[place]) for place in some]):
+                last = self._fences.get(part)
+                if last is None:
+                    return
+                body = _message(kind, [data for _, data in chunk])
+                try:
+                    number = await self._link.publish(
+                        self._link.record_subject(part), body, message_id=secrets.token_hex(12), expected=last
+                    )
+                except FencedError as error:
+                    log.warning("part %d went to another worker: %s", part, error)
+                    self.disown(part)
+                    if self.on_lost is not None:
+                        self.on_lost(part)
+                    return
+                self._fences[part] = number
+                for index, (i, _) in enumerate(chunk):
+                    if written is not None:
+                        written(number, index, some[i])
+
+        async def write_all() -> None:
+            work = [write_part(part, some) for part, some in places.items()]
+            results = await asyncio.gather(*work, return_exceptions=True)
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
+
+        self._link.call(write_all(), timeout=None)
+
+    def _write_beside(self, kind: str, events: list[Any]) -> None:
+        async def write() -> None:
+            for chunk in self._chunks([orjson.dumps(event) for event in events]):
+                body = _message(kind, [data for _, data in chunk])
+                await self._link.publish(self._link.beside_subject, body, message_id=secrets.token_hex(12))
+
+        self._link.call(write(), timeout=None)
+
+    def _chunks(self, items: list[bytes]) -> list[list[tuple[int, bytes]]]:
+        """The items with their places, as many at once as fit into a message."""
+        chunks: list[list[tuple[int, bytes]]] = []
+        size = 0
+        for place, data in enumerate(items):
+            size += len(data) + 1
+            if not chunks or size > self._link.max_payload or len(chunks[-1]) == _MAX_IN_MESSAGE:
+                chunks.append([])
+                size = len(data) + 1
+            chunks[-1].append((place, data))
+        return chunks
+
+    # -- the view
+
+    def _await_ours(self) -> None:
+        self._await(max(self._fences.values(), default=0))
+
+    def _await(self, number: int) -> None:
+        """Return when the view has the log's message `number`.
+
+        Raises:
+            ObserverError: not in time.
+        """
+        with self._progress:
+            if not self._progress.wait_for(lambda: self._applied >= number, timeout=_APPLY_SECONDS):
+                raise LinkError(f"the record's log is at {number}, its view on this replica only at {self._applied}")
+
+    async def _start_following(self) -> "asyncio.Future[None]":
+        return asyncio.ensure_future(self._follow())
+
+    async def _stop_following(self) -> None:
+        self._following.cancel()
+        await asyncio.gather(self._following, return_exceptions=True)
+
+    async def _follow(self) -> None:
+        while not self._closing:
+            try:
+                feed = await Feed.open(self._link, self._link.record_stream, record_consumer(self._applied + 1))
+                try:
+                    while True:
+                        messages = await feed.next(_FETCH, seconds=_IDLE_SECONDS)
+                        if messages:
+                            await asyncio.to_thread(self._apply, messages)
+                finally:
+                    await feed.close()
+            except (NatsError, OSError, TimeoutError, FeedLostError, sqlite3.Error) as error:
+                log.warning("reading the record's log again: %s", str(error) or type(error).__name__)
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    def _apply(self, messages: Sequence[Any]) -> None:
+        """Bring the view up to these messages, all or nothing."""
+        settled: dict[int, int] = {}
+        added = 0
+        with self._transaction():
+            for message in messages:
+                number = message.metadata.sequence.stream
+                added += self._apply_one(number, orjson.loads(message.data), settled)
+            self._db.execute("UPDATE applied SET number = ?", (number,))
+        self._count += added
+        self._settled_parts.update(settled)
+        with self._progress:
+            self._applied = number
+            self._progress.notify_all()
+
+    def _apply_one(self, number: int, event: dict[str, Any], settled: dict[int, int]) -> int:
+        """Apply one message; returns how many decisions it added."""
+        added = 0
+        for index, (fields, span_ids) in enumerate(event.get("decided", ())):
+            row = number << _ROW_BITS | index
+            decision = Decision.from_json(fields)
+            if self._insert("OR IGNORE", row, decision, base64.b64decode(span_ids)).rowcount == 0:
+                log.error("the log decides trace %s twice; the first decision stands", decision.trace_id)
+            else:
+                added += 1
+        self._update_late([(trace_id, base64.b64decode(ids)) for trace_id, ids in event.get("late", ())])
+        for part, row in event.get("settled", ()):
+            self._db.execute("INSERT OR REPLACE INTO settled_parts VALUES (?, ?)", (part, row))
+            settled[part] = row
+        self._update_exported(event.get("exported", ()))
+        self._update_shadows(event.get("shadows", ()))
+        return added
+
+
+def _message(kind: str, events: Sequence[bytes]) -> bytes:
+    return b'{"%s":[%s]}' % (kind.encode(), b",".join(events))

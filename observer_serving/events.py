@@ -1,0 +1,37 @@
+"""What reaches the engine's thread through its queue."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from observer_serving.buffer.protocol import Logged
+from observer_serving.evaluate import Evaluated
+from observer_serving.export import ExportOutcome
+from observer_serving.score import Scored, ShadowScore
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """An entry that an engine had before."""
+
+    entry: Logged
+    part: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The last of a part's `Again` has come."""
+
+    part: int
+    done: threading.Event
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Another engine goes on with the traces that `covers` says yes to."""
+
+    part: int
+    covers: Callable[[bytes], bool]
+
+
+Event = Logged | Again | Resumed | Forget | list[Scored] | list[Evaluated] | ShadowScore | ExportOutcome | None

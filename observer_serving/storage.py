@@ -1,0 +1,89 @@
+"""What a service keeps its traces and decisions in, by the settings: on this machine's disk, or in NATS JetStream."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from observer_core.errors import InputError
+from observer_serving.buffer.protocol import Buffer, Intake
+from observer_serving.buffer.record import DecisionRecord
+from observer_serving.buffer.wal import WriteAheadLog
+from observer_serving.config import Settings
+from observer_serving.epochs import EpochLog
+
+RECORD_FILE = "decisions.sqlite"
+WAL_FOLDER = "wal"
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The parts that change together.
+
+    Attributes:
+        own_key: the hash key that replicas share where the settings give none; `None`: the process keeps its own.
+        epochs: scope → its epochs, shared by replicas; `None`: the process keeps its own.
+        close: to be called last.
+    """
+
+    record: DecisionRecord
+    buffer: Buffer
+    own_key: bytes | None = None
+    epochs: Callable[[str], EpochLog] | None = None
+    close: Callable[[], None] = lambda: None
+
+
+def open_storage(settings: Settings, folder: Path, intake: Callable[[], Intake]) -> Storage:
+    """Open what the settings name; `intake` gives the engine, once entries come.
+
+    Raises:
+        InputError: NATS cannot be used as the settings want, or its client is not installed.
+        ObserverError: the decision record cannot be opened.
+    """
+    if settings.buffer.kind == "nats":
+        return _open_nats(settings, folder, intake)
+    log = settings.buffer.dir or folder / WAL_FOLDER
+    log.mkdir(parents=True, exist_ok=True)
+    buffer = WriteAheadLog(
+        log,
+        lambda entries: intake().accept(entries),
+        sync=settings.buffer.fsync,
+        max_bytes=settings.buffer.max_bytes,
+        max_age=settings.buffer.max_age,
+        max_waiting_bytes=settings.receive.max_waiting,
+    )
+    return Storage(DecisionRecord(folder / RECORD_FILE), buffer)
+
+
+def _open_nats(settings: Settings, folder: Path, intake: Callable[[], Intake]) -> Storage:
+    try:
+        import nats  # noqa: F401
+    except ImportError:
+        raise InputError("buffer.kind: nats needs nats-py; install observer-pipeline[nats]") from None
+    from observer_serving.buffer.nats.buffer import NatsBuffer
+    from observer_serving.buffer.nats.link import LinkOptions, NatsLink
+    from observer_serving.buffer.nats.record import ReplicatedRecord
+    from observer_serving.buffer.nats.shared import SharedEpochs, shared_hash_key
+
+    chosen = settings.buffer
+    link = NatsLink(
+        LinkOptions(
+            url=chosen.url,
+            credentials=chosen.credentials,
+            prefix=chosen.prefix,
+            parts=chosen.parts,
+            replicas=chosen.replicas,
+            max_bytes=chosen.max_bytes,
+            record_age=chosen.record_age,
+            lease=chosen.lease,
+        )
+    )
+    record = ReplicatedRecord(folder, link)
+    buffer = NatsBuffer(
+        link,
+        record,
+        intake,
+        works=chosen.decide,
+        max_backlog=settings.assembly.max_total_bytes,
+        max_waiting=settings.receive.max_waiting,
+    )
+    return Storage(record, buffer, shared_hash_key(link), lambda scope: SharedEpochs(link, scope), link.close)
