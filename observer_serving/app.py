@@ -112,8 +112,9 @@ class App:
             settle_after=settings.spool.max_age,
             settle_rows=settings.spool.max_rows,
         )
+        assembler = Assembler(settings.assembly.limits())
         self.engine = Engine(
-            assembler=Assembler(settings.assembly.limits()),
+            assembler=assembler,
             scoring=self.scoring,
             beside=Beside(self._evaluators, clock, metrics),
             decider=decider,
@@ -148,7 +149,7 @@ class App:
             scoring=self.scoring,
             decider=decider,
             switchboard=self._switchboard,
-            eraser=Eraser(self.engine, self.record, self.wal, self._spool, self.exporters),
+            eraser=Eraser(self.engine, assembler, self.record, self.wal, self._spool, self.exporters, metrics),
             exporters=self.exporters,
             metrics=metrics,
             stats=stats,

@@ -9,15 +9,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from observer_core.errors import ObserverError
+from observer_core.errors import InputError, ObserverError
 from observer_core.home import Home
+from observer_serving.assemble import Assembler
+from observer_serving.buffer.protocol import Buffer
 from observer_serving.buffer.record import DecisionRecord
 from observer_serving.buffer.wal import WriteAheadLog
 from observer_serving.engine import Engine
 from observer_serving.export import Exporter
 from observer_serving.export.queue import EXPORT_FOLDER, DiskQueue
+from observer_serving.metrics import Metrics
 from observer_serving.spool import Spool, erase_rows
+from observer_serving.storage import RECORD_FILE, WAL_FOLDER
 
+ERASED = "erased"
+"""The reason under which the metrics count an open trace that was erased."""
+NOT_SHARED = (
+    "traces are erased where buffer.kind is local; with nats the streams keep copies until buffer.record_age; lower it"
+)
 _BUSY_S = 0.05
 _WAIT_S = 60.0
 
@@ -42,33 +51,65 @@ class Eraser:
     """Erases traces of a running service; calls come from any thread but the engine's."""
 
     def __init__(
-        self, engine: Engine, record: DecisionRecord, wal: WriteAheadLog, spool: Spool, exporters: Sequence[Exporter]
+        self,
+        engine: Engine,
+        assembler: Assembler,
+        record: DecisionRecord,
+        buffer: Buffer,
+        spool: Spool,
+        exporters: Sequence[Exporter],
+        metrics: Metrics,
     ) -> None:
         self._engine = engine
+        self._assembler = assembler
         self._record = record
-        self._wal = wal
+        self._buffer = buffer
         self._spool = spool
         self._exporters = exporters
+        self._metrics = metrics
 
     def erase(self, trace_id: bytes) -> Erased:
         """
         Raises:
+            InputError: the buffer is shared: its streams hold copies that no replica can take out.
             ObserverError: the disk refuses, or the trace is being scored for longer than a minute; call again.
         """
+        log = self._buffer
+        if not isinstance(log, WriteAheadLog):
+            raise InputError(NOT_SHARED)
         known = self._record.get(trace_id.hex())
         until = time.monotonic() + _WAIT_S
-        while (decided := self._engine.call(lambda: self._engine.forget(trace_id)).result(_WAIT_S)) is None:
+        while (decided := self._engine.call(lambda: self._forget(trace_id)).result(_WAIT_S)) is None:
             if time.monotonic() > until:
                 raise ObserverError(f"trace {trace_id.hex()} is still being scored; erase it again in a moment")
             time.sleep(_BUSY_S)
         return Erased(
             trace_id=trace_id.hex(),
             decisions=int(decided),
-            log_items=self._wal.erase(trace_id),
+            log_items=log.erase(trace_id),
             spool_rows=self._spool.erase(trace_id.hex()),
             queued=sum(exporter.erase(trace_id.hex()) for exporter in self._exporters),
             exported=known is not None and known.exported,
         )
+
+    def _forget(self, trace_id: bytes) -> bool | None:
+        """Take a trace out of memory and record, on the engine's thread; whether it was decided.
+
+        `None`: it is being scored right now, ask again in a moment.
+        """
+        if trace_id in self._engine.in_flight:
+            return None
+        if self._record.lookup(trace_id) is not None:
+            self._engine.deliver_now()
+        decided = self._record.erase(trace_id)
+        discarded = self._assembler.take_out(trace_id)
+        if discarded is not None:
+            self._metrics.traces_dropped.labels(ERASED).inc()
+            self._metrics.spans_dropped.inc(discarded.spans)
+            self._metrics.spans_duplicate.inc(discarded.duplicates)
+            for segment in discarded.segments:
+                self._buffer.release(segment, 1)
+        return decided
 
 
 def erase_offline(home: Home, trace_id: bytes, *, log: Path | None = None) -> Erased:
@@ -77,8 +118,8 @@ def erase_offline(home: Home, trace_id: bytes, *, log: Path | None = None) -> Er
     Args:
         log: the folder of the write-ahead log, where it is not the default.
     """
-    record = DecisionRecord(home.serving / "decisions.sqlite")
-    wal = WriteAheadLog(home.ensure(log or home.serving / "wal"), lambda _: None)
+    record = DecisionRecord(home.serving / RECORD_FILE)
+    wal = WriteAheadLog(home.ensure(log or home.serving / WAL_FOLDER), lambda _: None)
     known = record.get(trace_id.hex())
     for _ in wal.replay():
         pass

@@ -34,10 +34,12 @@ def erase(
     from observer_core.home import Home
     from observer_core.traces.to_spans import wire_trace_id
     from observer_serving.config import read_settings
-    from observer_serving.erase import erase_offline
+    from observer_serving.erase import NOT_SHARED, erase_offline
     from observer_serving.lock import hold
 
     settings, home = read_settings(config), Home.from_env()
+    if settings.buffer.kind == "nats":
+        raise InputError(NOT_SHARED)
     wire = wire_trace_id(trace_id)
     held = hold(home.ensure(home.serving))
     if held is not None:
@@ -85,10 +87,10 @@ def simulate_policy(
     """Replay the recorded decisions under another policy: what it would have kept, by project and recorded reason."""
     from observer_core.home import Home
     from observer_core.simulate import simulate
-    from observer_serving.app import RECORD_FILE
     from observer_serving.buffer.record import read_decisions
     from observer_serving.config import SERVICE, read_settings
     from observer_serving.decide import hash_key_of
+    from observer_serving.storage import RECORD_FILE
 
     settings, folder = read_settings(policy), Home.from_env().serving
     if project is not None and project not in settings.projects:

@@ -311,11 +311,6 @@ def read_decisions(file: Path, *, since: str | None = None) -> Iterator[Decision
             yield _decision(row)
 
 
-def _values(decision: Decision) -> list[Any]:
-    row = decision_row(decision) | {"trace_id": bytes.fromhex(decision.trace_id)}
-    return [row[name] for name in _FIELDS]
-
-
 _SELECT = f"SELECT id, {_COLUMNS}"
 
 

@@ -244,6 +244,7 @@ class WriteAheadLog:
                 self._lock.wait_for(lambda: not self._rolling)
             else:
                 self._close_segment()
+        self._reclaim()
 
     def _close_segment(self) -> None:
         if self._writer is not None:

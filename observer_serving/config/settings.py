@@ -74,6 +74,8 @@ class Settings(Section):
         for rule in self.notify.rules:
             if rule.metric.startswith("evaluator.") and rule.metric[10:] not in self.evaluators.rewards:
                 raise ValueError(f"notify.rules: no evaluator is named {rule.metric[10:]!r}")
+        if self.buffer.kind == "nats" and self.retention.decisions is not None:
+            raise ValueError("retention.decisions: with buffer.kind nats the record is shared; set buffer.record_age")
         names = [exporter.name for exporter in self.exporters]
         repeated = next((name for name in names if names.count(name) > 1), None)
         if repeated is not None:

@@ -20,7 +20,7 @@ from serving.test_service import assert_balanced
 from observer_core.decisions import Decision
 from observer_serving.buffer.record import EQUALS, DecisionRecord
 from observer_serving.config import RetentionSettings
-from observer_serving.decide import last_record
+from observer_serving.epochs import FileEpochs
 from observer_serving.retention import Retention
 
 QUIET = {"assembly": {"quiet_period": "100ms", "timeout": "60s"}}
@@ -170,7 +170,7 @@ def test_every_filter_uses_an_index(tmp_path: Path):
 
 
 def test_the_epochs_log_is_bounded_and_survives_torn_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("observer_serving.decide.MAX_EPOCHS_BYTES", 30_000)
+    monkeypatch.setattr("observer_serving.epochs.MAX_EPOCHS_BYTES", 30_000)
     bench = Bench(tmp_path, keep_threshold=None, review_budget={"share": 0.1, "window": "10m"}, random_share=0.02)
     file = tmp_path / "epochs.jsonl"
     for round_ in range(30):
@@ -181,11 +181,11 @@ def test_the_epochs_log_is_bounded_and_survives_torn_lines(tmp_path: Path, monke
                 stream.write(b'{"torn')
     assert file.stat().st_size < 45_000
     assert file.with_name("epochs.jsonl.1").stat().st_size < 45_000
-    record = last_record(file)
+    record = FileEpochs(file).last()
     assert record is not None
     epoch = record["epoch"]["number"]
     file.unlink()
-    older = last_record(file)
+    older = FileEpochs(file).last()
     assert older is not None
     assert older["epoch"]["number"] < epoch
 
