@@ -50,6 +50,7 @@ from observer_serving.score import Scoring
 from observer_serving.spool import Spool
 from observer_serving.stats import Stats
 from observer_serving.storage import open_storage
+from observer_serving.telemetry import Telemetry
 from observer_serving.uploads import Uploads
 
 log = logging.getLogger(__name__)
@@ -101,6 +102,11 @@ class App:
             if settings.notify.webhooks
             else None
         )
+        self._telemetry = (
+            Telemetry(settings.telemetry, metrics, version=version("observer-pipeline"))
+            if settings.telemetry.endpoint is not None
+            else None
+        )
         self._spool = Spool(home.ensure(home.spool), max_rows=settings.spool.max_rows, max_age_s=settings.spool.max_age)
         self.exporters = [self._exporter(one) for one in settings.exporters]
         delivery = Delivery(
@@ -128,7 +134,7 @@ class App:
             max_age=settings.assembly.timeout - settings.assembly.quiet_period,
             max_backlog=settings.assembly.max_total_bytes,
             decides_open=not self.wal.shared,
-            on_decided=[self._notifier.add] if self._notifier else [],
+            on_decided=[told.add for told in (self._notifier, self._telemetry) if told is not None],
         )
         self._retention = Retention(settings.retention, self._folder, self.engine, self.record, self._spool, clock)
         uploads = Uploads(self._folder, keep=settings.retention.models)
@@ -197,6 +203,8 @@ class App:
             self._evaluators.start()
         if self._notifier is not None:
             self._notifier.start()
+        if self._telemetry is not None:
+            self._telemetry.start()
         for exporter in self.exporters:
             exporter.start()
         self.engine.start()
@@ -231,6 +239,8 @@ class App:
             self._evaluators.stop()
         if self._notifier is not None:
             self._notifier.stop()
+        if self._telemetry is not None:
+            await asyncio.to_thread(self._telemetry.stop)
         self.record.close()
         self._storage.close()
         os.close(self._lock)

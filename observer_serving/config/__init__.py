@@ -22,6 +22,7 @@ from observer_serving.config.sections import (
     ProjectSettings,
     RedactSettings,
     RetentionSettings,
+    TelemetrySettings,
     TlsSettings,
 )
 from observer_serving.config.settings import SERVICE, Settings
@@ -43,6 +44,7 @@ __all__ = [
     "ScorerSettings",
     "Settings",
     "SystemOneSettings",
+    "TelemetrySettings",
     "TlsSettings",
     "is_loopback",
     "parse_size",

@@ -244,6 +244,14 @@ class TlsSettings(Section):
         return self
 
 
+class TelemetrySettings(Section):
+    """The service's own OpenTelemetry traces, one per decision; off without an endpoint, and never sent to itself."""
+
+    endpoint: str | None = Field(default=None, pattern=r"^https?://", description="URL of an OTLP/HTTP traces route")
+    headers: dict[str, SecretStr] = Field(default={}, description="Sent with every request")
+    share: Annotated[float, Field(gt=0, le=1)] = Field(default=1.0, description="Of all decisions, drawn at random")
+
+
 class RetentionSettings(Section):
     """How long things stay; null: for ever."""
 
