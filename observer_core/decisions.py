@@ -4,7 +4,7 @@ The same fields appear in the JSON API, the log line, the spool (Parquet) and, a
 """
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -52,8 +52,8 @@ class Decision:
     evaluators: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The record as a JSON object."""
-        return asdict(self)
+        """The record as a JSON object; its objects are the record's own, not copies."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @classmethod
     def from_json(cls, obj: dict[str, Any]) -> "Decision":

@@ -69,8 +69,8 @@ class _Settings(BaseModel):
 class Bounds(_Settings):
     """`min` ≤ p_wrong ≤ `max`."""
 
-    min: Share = 0.0
-    max: Share = 1.0
+    min: Share = Field(default=0.0, description="Lowest score")
+    max: Share = Field(default=1.0, description="Highest score")
 
     @model_validator(mode="after")
     def _ordered(self) -> "Bounds":
@@ -82,8 +82,8 @@ class Bounds(_Settings):
 class Range(_Settings):
     """`min` ≤ value ≤ `max`, either of which may be left out."""
 
-    min: float | None = None
-    max: float | None = None
+    min: float | None = Field(default=None, description="Lowest value")
+    max: float | None = Field(default=None, description="Highest value")
 
     @model_validator(mode="after")
     def _ordered(self) -> "Range":
@@ -111,16 +111,18 @@ class When(_Settings):
 
     model_config = ConfigDict(populate_by_name=True)
 
-    span_status: Literal["ok", "error", "unset"] | None = Field(default=None, alias="span.status")
-    span_kind: str | None = Field(default=None, alias="span.kind")
-    tool: str | None = None
-    attribute: dict[str, Scalar] = Field(default_factory=dict)
-    service: str | None = None
-    project: str | None = None
-    min_spans: Annotated[int, Field(ge=1)] | None = None
-    min_duration: Duration | None = None
-    p_wrong: Bounds | None = None
-    evaluators: dict[str, Range] = Field(default_factory=dict)
+    span_status: Literal["ok", "error", "unset"] | None = Field(
+        default=None, alias="span.status", description="A span has this status"
+    )
+    span_kind: str | None = Field(default=None, alias="span.kind", description="A span has this OpenInference kind")
+    tool: str | None = Field(default=None, description="This tool was called")
+    attribute: dict[str, Scalar] = Field(default_factory=dict, description="Spans have these attributes")
+    service: str | None = Field(default=None, description="The root's `service.name`")
+    project: str | None = Field(default=None, description="The trace's project")
+    min_spans: Annotated[int, Field(ge=1)] | None = Field(default=None, description="At least so many spans")
+    min_duration: Duration | None = Field(default=None, description="At least so long")
+    p_wrong: Bounds | None = Field(default=None, description="The score lies within")
+    evaluators: dict[str, Range] = Field(default_factory=dict, description="These evaluators' values lie within")
 
     @model_serializer(mode="wrap")
     def _given_only(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -149,9 +151,11 @@ class When(_Settings):
 class Rule(_Settings):
     """Traces that match `when` are kept with probability `keep`; 1 and 0 decide, anything between falls through."""
 
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]+$", max_length=64)]
-    when: When
-    keep: Share
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]+$", max_length=64)] = Field(
+        description="What the reason calls it"
+    )
+    when: When = Field(description="Conditions that must all hold")
+    keep: Share = Field(description="The probability; 1 and 0 decide")
 
     @property
     def decides(self) -> bool:
@@ -161,8 +165,8 @@ class Rule(_Settings):
 class ReviewBudget(_Settings):
     """The share of traces people can read; the threshold follows the scores of the last `window`."""
 
-    share: Annotated[float, Field(gt=0, le=1)] = 0.05
-    window: Duration = 600.0
+    share: Annotated[float, Field(gt=0, le=1)] = Field(default=0.05, description="Of all traces; includes random_share")
+    window: Duration = Field(default=600.0, description="The scores the threshold follows")
 
     @model_validator(mode="after")
     def _positive(self) -> "ReviewBudget":
@@ -174,22 +178,32 @@ class ReviewBudget(_Settings):
 class MinShare(_Settings):
     """Traces that carry the attribute `by` are kept with at least probability `share`, whatever the budget says."""
 
-    by: str = "service.name"
-    share: Annotated[float, Field(gt=0, le=1)] = 0.005
+    by: str = Field(default="service.name", description="`service.name`, `project` or any attribute")
+    share: Annotated[float, Field(gt=0, le=1)] = Field(default=0.005, description="The least keep probability")
 
 
 class Policy(_Settings):
     """The settings under `policy:`; every key optional. `read_policy` reads them with errors of one line."""
 
-    mode: Literal["enforce", "dry_run"] = "enforce"
-    keep_threshold: Share | None = None
-    review_budget: ReviewBudget | None = None
-    random_share: Share = 0.02
-    severity_high: Share = 0.8
-    on_scorer_failure: Literal["random_share", "keep"] = "random_share"
-    min_share: MinShare | None = MinShare()
-    hash_key: SecretStr | None = None
-    rules: tuple[Rule, ...] = ()
+    mode: Literal["enforce", "dry_run"] = Field(
+        default="enforce", description="`dry_run` forwards everything, marked with what would have happened"
+    )
+    keep_threshold: Share | None = Field(default=None, description="A fixed threshold on p_wrong, or")
+    review_budget: ReviewBudget | None = Field(
+        default=None, description="a threshold that follows the scores; the default when neither is given"
+    )
+    random_share: Share = Field(
+        default=0.02, description="Kept whatever the score, so that the error rate is estimable"
+    )
+    severity_high: Share = Field(default=0.8, description="Kept traces from this score on have severity `high`")
+    on_scorer_failure: Literal["random_share", "keep"] = Field(
+        default="random_share", description="What happens to a trace the scorer gave no score"
+    )
+    min_share: MinShare | None = Field(default=MinShare(), description="No group is ever invisible")
+    hash_key: SecretStr | None = Field(
+        default=None, description="The same on every replica; without one it is made once under `serving/`"
+    )
+    rules: tuple[Rule, ...] = Field(default=(), description="The first that matches wins")
 
     @model_validator(mode="before")
     @classmethod

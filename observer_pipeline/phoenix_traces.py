@@ -20,6 +20,8 @@ from observer_pipeline.verdicts import merge_annotations
 if TYPE_CHECKING:
     from phoenix.client import Client
 
+    from observer_pipeline.resources.phoenix import PhoenixResource
+
 API_KEY_VARIABLE = "OBSERVER_PHOENIX_API_KEY"
 _TIMEOUT_S = 60
 _FIRST_WINDOW = timedelta(hours=1)
@@ -40,11 +42,10 @@ def read_project(url: str) -> list[Trace]:
         InputError: the URL is malformed, or there is no such project.
         ObserverError: Phoenix does not answer.
     """
-    base_url, project = _parse(url)
     from observer_pipeline.annotations import pull
-    from observer_pipeline.resources.phoenix import PhoenixResource
 
-    phoenix = PhoenixResource(base_url=base_url, project=project, api_key=os.environ.get(API_KEY_VARIABLE) or None)
+    phoenix = open_project(url)
+    base_url, project = phoenix.base_url, phoenix.project
     try:
         traces = _traces(phoenix.client(), project)
         verdicts = merge_annotations(pull(phoenix).to_pylist()).verdicts
@@ -62,6 +63,18 @@ def read_project(url: str) -> list[Trace]:
             trace.label, trace.label_source = verdict.label, "annotation"
             trace.annotator = ", ".join(verdict.annotators)
     return traces
+
+
+def open_project(url: str) -> "PhoenixResource":
+    """The Phoenix project behind `phoenix://host:port/project`, with the key of `OBSERVER_PHOENIX_API_KEY`.
+
+    Raises:
+        InputError: the URL is malformed.
+    """
+    from observer_pipeline.resources.phoenix import PhoenixResource
+
+    base_url, project = _parse(url)
+    return PhoenixResource(base_url=base_url, project=project, api_key=os.environ.get(API_KEY_VARIABLE) or None)
 
 
 def send_to_project(url: str, requests: Iterable[ExportTraceServiceRequest]) -> int:

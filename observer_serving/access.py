@@ -17,6 +17,11 @@ class Keys:
     """
 
     def __init__(self, settings: Settings) -> None:
+        self._granted: list[tuple[bytes, frozenset[Role]]] = []
+        self.use(settings)
+
+    def use(self, settings: Settings) -> None:
+        """Take the keys of these settings from the next request on."""
         every: frozenset[Role] = frozenset(("ingest", "read", "admin"))
         granted: list[tuple[bytes, frozenset[Role]]] = []
         if settings.api_key is not None:

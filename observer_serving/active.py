@@ -124,10 +124,9 @@ class Switchboard:
         active: dict[str, Active],
         scoring: Scoring,
         decider: Decider,
+        uploads: Uploads,
         clock: Clock,
         metrics: Metrics,
-        *,
-        keep_uploads: int,
     ) -> None:
         self._folder = folder
         self._settings = settings
@@ -137,7 +136,7 @@ class Switchboard:
         self._clock = clock
         self._metrics = metrics
         self._lock = threading.Lock()
-        self.uploads = Uploads(folder, keep=keep_uploads)
+        self.uploads = uploads
         self.since = {scope: rfc3339(clock.now_ns()) for scope in active}
         self._save()
 
@@ -221,12 +220,13 @@ class Switchboard:
             InputError: a model does not pass, or projects came or went (routes are laid at start); all stays as it was.
         """
         with self._lock:
-            try:
-                return self._reload(settings)
-            except InputError as error:
-                self._metrics.model_switches.labels("refused").inc()
-                self._write_line({"action": "reload", "refused": str(error)})
-                raise
+            return self._reload(settings)
+
+    def note_refusal(self, why: str) -> None:
+        """Record settings that were not put in force."""
+        with self._lock:
+            self._metrics.model_switches.labels("refused").inc()
+            self._write_line({"action": "reload", "refused": why})
 
     def _reload(self, settings: Settings) -> list[str]:
         spoken = active_of(settings)

@@ -6,7 +6,6 @@ so that clients are told to come back and never meet a closed door. What could n
 """
 
 import asyncio
-import fcntl
 import logging
 import os
 import signal
@@ -33,10 +32,12 @@ from observer_serving.config import ExporterSettings, Settings, split_address
 from observer_serving.decide import Decider
 from observer_serving.deliver import Delivery
 from observer_serving.engine import Engine
+from observer_serving.erase import Eraser
 from observer_serving.evaluate import Evaluators
-from observer_serving.export import ExportOptions, OtlpHttpExporter
+from observer_serving.export import Exporter, make_exporter
 from observer_serving.export.queue import EXPORT_FOLDER
 from observer_serving.listen import GrpcListener, HttpListener, bind
+from observer_serving.lock import hold
 from observer_serving.metrics import Metrics
 from observer_serving.notify import Notifier, trace_url
 from observer_serving.receive.grpc import build_server
@@ -44,14 +45,15 @@ from observer_serving.receive.http import OtlpHttp
 from observer_serving.receive.protocol import OtlpProtocol
 from observer_serving.receive.receiver import Gate, Receiver
 from observer_serving.redact import make_redactor
+from observer_serving.retention import Retention
 from observer_serving.score import Scoring
 from observer_serving.spool import Spool
 from observer_serving.stats import Stats
 from observer_serving.storage import open_storage
+from observer_serving.telemetry import Telemetry
+from observer_serving.uploads import Uploads
 
 log = logging.getLogger(__name__)
-
-LOCK_FILE = "lock"
 
 
 class App:
@@ -66,15 +68,16 @@ class App:
         """
         self.settings = settings
         self._folder = home.ensure(home.serving)
-        self._lock = _lock(self._folder / LOCK_FILE)
+        self._lock = _lock(self._folder)
         clock = clock or SystemClock()
-        keys = Keys(settings)
+        keys = self._keys = Keys(settings)
         sockets = {
             name: bind(name, address)
             for name in ("api", "otlp_http")
             if (address := getattr(settings.listen, name)) is not None
         }
         metrics, stats = Metrics(), Stats(clock.monotonic())
+        self._metrics = metrics
         active = read_active(self._folder, settings)
         models = load_models(active, settings)
         self._storage = storage = open_storage(settings, self._folder, lambda: self.engine)
@@ -99,6 +102,11 @@ class App:
             if settings.notify.webhooks
             else None
         )
+        self._telemetry = (
+            Telemetry(settings.telemetry, metrics, version=version("observer-pipeline"))
+            if settings.telemetry.endpoint is not None
+            else None
+        )
         self._spool = Spool(home.ensure(home.spool), max_rows=settings.spool.max_rows, max_age_s=settings.spool.max_age)
         self.exporters = [self._exporter(one) for one in settings.exporters]
         delivery = Delivery(
@@ -110,8 +118,9 @@ class App:
             settle_after=settings.spool.max_age,
             settle_rows=settings.spool.max_rows,
         )
+        assembler = Assembler(settings.assembly.limits())
         self.engine = Engine(
-            assembler=Assembler(settings.assembly.limits()),
+            assembler=assembler,
             scoring=self.scoring,
             beside=Beside(self._evaluators, clock, metrics),
             decider=decider,
@@ -125,14 +134,17 @@ class App:
             max_age=settings.assembly.timeout - settings.assembly.quiet_period,
             max_backlog=settings.assembly.max_total_bytes,
             decides_open=not self.wal.shared,
-            on_decided=[self._notifier.add] if self._notifier else [],
+            on_decided=[told.add for told in (self._notifier, self._telemetry) if told is not None],
         )
+        self._retention = Retention(settings.retention, self._folder, self.engine, self.record, self._spool, clock)
+        uploads = Uploads(self._folder, keep=settings.retention.models)
+        self._switchboard = Switchboard(self._folder, settings, active, self.scoring, decider, uploads, clock, metrics)
         # A shared buffer holds what this engine has no room for.
         self._gate = Gate(
             settings.assembly.max_total_bytes, lambda: 0 if self.wal.shared else self.engine.backlog_bytes
         )
         self._redactor = make_redactor(settings.redact, metrics)
-        receiver = Receiver(self.wal, self._gate, clock, metrics, self._redactor)
+        receiver = self._receiver = Receiver(self.wal, self._gate, clock, metrics, self._redactor)
         parts = Parts(
             version=version("observer-pipeline"),
             receiver=receiver,
@@ -142,14 +154,14 @@ class App:
             engine=self.engine,
             scoring=self.scoring,
             decider=decider,
-            switchboard=Switchboard(
-                self._folder, settings, active, self.scoring, decider, clock, metrics, keep_uploads=3
-            ),
+            switchboard=self._switchboard,
+            eraser=Eraser(self.engine, assembler, self.record, self.wal, self._spool, self.exporters, metrics),
             exporters=self.exporters,
             metrics=metrics,
             stats=stats,
             clock=clock,
             max_request=settings.receive.max_request,
+            trace_url=trace_url(settings),
             listeners=lambda: self.addresses,
         )
         self._listeners: dict[str, HttpListener | GrpcListener] = {}
@@ -170,17 +182,9 @@ class App:
         self.addresses: dict[str, str] = {}
         """Name → `host:port` of every listener, once it listens."""
 
-    def _exporter(self, settings: ExporterSettings) -> OtlpHttpExporter:
-        return OtlpHttpExporter(
-            settings.name,
-            settings.endpoint,
-            self._folder / EXPORT_FOLDER / settings.name,
-            project=settings.project,
-            headers={key: value.get_secret_value() for key, value in settings.headers.items()},
-            annotate=settings.annotate,
-            options=ExportOptions(traces_per_second=settings.traces_per_second),
-            on_outcome=lambda outcome: self.engine.put(outcome),
-        )
+    def _exporter(self, settings: ExporterSettings) -> Exporter:
+        folder = self._folder / EXPORT_FOLDER / settings.name
+        return make_exporter(settings, folder, on_outcome=lambda outcome: self.engine.put(outcome))
 
     async def start(self) -> None:
         """Read the log back, start the threads, listen.
@@ -199,11 +203,14 @@ class App:
             self._evaluators.start()
         if self._notifier is not None:
             self._notifier.start()
+        if self._telemetry is not None:
+            self._telemetry.start()
         for exporter in self.exporters:
             exporter.start()
         self.engine.start()
         await asyncio.to_thread(lambda: self.engine.resume(self._logged()))
         self.wal.start()
+        self._retention.start()
         for name, listener in self._listeners.items():
             await listener.start()
             host, _ = split_address(getattr(self.settings.listen, name))
@@ -218,6 +225,7 @@ class App:
         """Drain within the deadline, then stop listening and close everything."""
         deadline = time.monotonic() + self.settings.drain
         self._gate.draining = True
+        await asyncio.to_thread(self._retention.stop)
         await asyncio.to_thread(self.wal.flush)
         await asyncio.to_thread(self.engine.drain, max(1.0, deadline - time.monotonic()))
         for exporter in self.exporters:
@@ -231,6 +239,8 @@ class App:
             self._evaluators.stop()
         if self._notifier is not None:
             self._notifier.stop()
+        if self._telemetry is not None:
+            await asyncio.to_thread(self._telemetry.stop)
         self.record.close()
         self._storage.close()
         os.close(self._lock)
@@ -242,20 +252,63 @@ class App:
             for name, address in self.addresses.items()
         }
 
-    async def run(self, *, on_ready: Callable[["App"], None] | None = None) -> None:
-        """Serve until SIGTERM or SIGINT; a second signal ends the drain."""
+    def reload(self, settings: Settings) -> None:
+        """Put changed settings in force: scorers, policies, keys, redaction; the others are told to need a restart.
+
+        Raises:
+            InputError: a model does not pass its checks; everything stays as it was.
+        """
+        changed = self._switchboard.reload(settings)
+        if (settings.keys, settings.api_key) != (self.settings.keys, self.settings.api_key):
+            self._keys.use(settings)
+            changed.append("keys")
+        if settings.redact != self.settings.redact:
+            self._receiver.redactor = make_redactor(settings.redact, self._metrics)
+            changed.append("redact")
+        live = {"scorer", "policy", "projects", "keys", "api_key", "redact"}
+        fields = [name for name in type(settings).model_fields if name not in live]
+        waiting = [name for name in fields if getattr(settings, name) != getattr(self.settings, name)]
+        self.settings = self.settings.model_copy(update={name: getattr(settings, name) for name in live})
+        log.info("settings read again", extra={"fields": {"changed": changed, "need_a_restart": waiting}})
+
+    async def run(
+        self,
+        *,
+        on_ready: Callable[["App"], None] | None = None,
+        read_again: Callable[[], Settings] | None = None,
+    ) -> None:
+        """Serve until SIGTERM or SIGINT; a second one ends the drain. SIGHUP puts what `read_again` gives in force."""
         loop = asyncio.get_running_loop()
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopping.set)
+        reloads: set[asyncio.Task[None]] = set()
+        if read_again is not None:
+            again = read_again
+
+            def hang_up() -> None:
+                task = asyncio.create_task(asyncio.to_thread(self._read_again, again))
+                reloads.add(task)
+                task.add_done_callback(reloads.discard)
+
+            loop.add_signal_handler(signal.SIGHUP, hang_up)
         await self.start()
         if on_ready is not None:
             on_ready(self)
         await stopping.wait()
         log.info("draining", extra={"fields": {"open_traces": self.engine.open_traces}})
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.remove_signal_handler(number)
         await self.stop()
+
+    def _read_again(self, read_again: Callable[[], Settings]) -> None:
+        try:
+            self.reload(read_again())
+        except InputError as error:
+            log.error("settings not put in force, the old ones stay: %s", error)
+            self._switchboard.note_refusal(str(error))
+        except Exception:
+            log.exception("settings not put in force, the old ones stay")
 
 
 def create_app(settings: Settings, home: Home | None = None, *, clock: Clock | None = None) -> App:
@@ -263,14 +316,8 @@ def create_app(settings: Settings, home: Home | None = None, *, clock: Clock | N
     return App(settings, home or Home.from_env(), clock=clock)
 
 
-def _lock(file: Path) -> int:
-    """Hold the state folder: two services over one log would decide twice."""
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise InputError(
-            f"another service uses {file.parent}; stop it or set OBSERVER_HOME to another folder"
-        ) from None
+def _lock(folder: Path) -> int:
+    descriptor = hold(folder)
+    if descriptor is None:
+        raise InputError(f"another service uses {folder}; stop it or set OBSERVER_HOME to another folder")
     return descriptor

@@ -134,6 +134,10 @@ class Assembler:
         """Complete everything that is open."""
         return [self._complete(trace_id, reason, now) for trace_id in list(self._open)]
 
+    def take_out(self, trace_id: bytes) -> AssembledTrace | None:
+        """Take one open trace out undecided, because it is to be erased."""
+        return self._complete(trace_id, "evicted", 0.0) if trace_id in self._open else None
+
     def _take(self, trace: _OpenTrace, piece: Piece, segment: int, now: float) -> None:
         ids = split_ids(piece.span_ids)
         if trace.seen is None and trace.ids:

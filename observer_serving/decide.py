@@ -187,6 +187,13 @@ class Decider:
         )
 
 
+def hash_key_of(folder: Path, policy: Policy) -> bytes:
+    """The key that decided in a state folder under a policy that may name its own."""
+    if policy.hash_key is not None:
+        return policy.hash_key.get_secret_value().encode()
+    return _own_hash_key(folder / HASH_KEY_FILE)
+
+
 def _own_hash_key(file: Path) -> bytes:
     """The key in `file`, made there first when there is none: without it nobody can tell which ids are kept."""
     if not file.exists():

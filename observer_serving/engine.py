@@ -12,7 +12,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import Future
+from typing import Any
 
 from observer_core.decisions import Decision
 from observer_core.errors import ObserverError
@@ -25,8 +26,9 @@ from observer_serving.candidate import Candidate, from_json, read_spans
 from observer_serving.clock import Clock
 from observer_serving.decide import Decider
 from observer_serving.deliver import Decided, Delivery, LatePiece
-from observer_serving.events import Again, Event, Forget, Resumed
+from observer_serving.events import Again, Call, Event, Forget, Resumed
 from observer_serving.export import ExportOutcome
+from observer_serving.flight import Flight, InFlight
 from observer_serving.logs import DECISIONS
 from observer_serving.metrics import Metrics
 from observer_serving.receive.wire import Piece
@@ -42,14 +44,6 @@ _MAX_EVENTS = 256
 _RETRY_SECONDS = 1.0
 _PAUSE_SECONDS = 0.01
 _DISK_ERRORS = (OSError, ObserverError, sqlite3.Error)
-
-
-@dataclass(slots=True)
-class _InFlight:
-    """A trace that is complete and not yet on record, and the pieces that came meanwhile."""
-
-    candidate: Candidate
-    late: list[LatePiece] = field(default_factory=list)
 
 
 class Engine:
@@ -95,9 +89,8 @@ class Engine:
         self._decides_open = decides_open
         self._on_decided = on_decided
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._in_flight: dict[bytes, _InFlight] = {}
+        self.in_flight = InFlight()
         self._undelivered = Undelivered()
-        self._held_bytes = self._held_spans = 0  # of the traces in flight
         self._put_bytes = self._taken_bytes = 0  # each written by one thread at a time
         self._scored: deque[Scored] = deque()
         self._decided: deque[tuple[Decision, Scored]] = deque()
@@ -114,12 +107,12 @@ class Engine:
 
     @property
     def open_traces(self) -> int:
-        return len(self._assembler) + len(self._in_flight)
+        return len(self._assembler) + len(self.in_flight)
 
     @property
     def backlog_bytes(self) -> int:
         """Bytes accepted and not delivered yet, open traces apart: what a slow scorer, disk or back end lets grow."""
-        return self._put_bytes - self._taken_bytes + self._held_bytes + self._delivery.pending_bytes
+        return self._put_bytes - self._taken_bytes + self.in_flight.bytes + self._delivery.pending_bytes
 
     def accept(self, entries: list[Logged]) -> None:
         """Take entries that are safe; called by the buffer's thread."""
@@ -147,6 +140,19 @@ class Engine:
     def put(self, event: Event) -> None:
         """Hand over an event, from any thread."""
         self._events.put(event)
+
+    def call(self, function: Callable[[], Any]) -> Future[Any]:
+        """Run something on the engine's thread, which alone may write the record; from any thread."""
+        result: Future[Any] = Future()
+        self._events.put(Call(function, result))
+        return result
+
+    def deliver_now(self) -> None:
+        """For calls on this thread: hand over all that is decided, or raise `ObserverError` if the disk refuses."""
+        self._write_down(self._clock.monotonic())
+        if self.failure is not None:
+            raise ObserverError(f"{self.failure}; try again when it can write")
+        self._delivery.settle()
 
     def start(self) -> None:
         self._thread.start()
@@ -198,20 +204,17 @@ class Engine:
     def _forget(self, forget: Forget) -> None:
         self._undelivered.forget(forget.part)
         traces, spans = self._assembler.discard(forget.covers)
-        for trace_id in [trace_id for trace_id in self._in_flight if forget.covers(trace_id)]:
-            spans += self._give_up(trace_id)
+        for trace_id in [trace_id for trace_id in self.in_flight if forget.covers(trace_id)]:
+            spans += self._give_up(trace_id).spans
             traces += 1
         self._metrics.traces_moved.inc(traces)
         self._metrics.spans_moved.inc(spans)
 
-    def _give_up(self, trace_id: bytes) -> int:
-        """Take a trace off those that are complete and not yet on record; returns its spans."""
-        gone = self._in_flight.pop(trace_id)
+    def _give_up(self, trace_id: bytes) -> Flight:
+        """Take a trace off those that are complete and not yet on record."""
+        gone = self.in_flight.take(trace_id)
         self._beside.forget(gone.candidate.trace_id)
-        spans = gone.candidate.spans + gone.candidate.duplicates
-        self._held_bytes -= len(gone.candidate.data)
-        self._held_spans -= spans
-        return spans + sum(late.piece.spans for late in gone.late)
+        return gone
 
     # -- the loop
 
@@ -262,7 +265,7 @@ class Engine:
         if isinstance(event, Logged):
             self._taken_bytes += event.received.size
             items = event.received.items
-            new = [i.trace_id for i in items if i.trace_id not in self._assembler and i.trace_id not in self._in_flight]
+            new = [i.trace_id for i in items if i.trace_id not in self._assembler and i.trace_id not in self.in_flight]
             decided = self._record.decided(new) if new else set()
             for item in items:
                 self._receive(event, item, now, age=0.0, decided=item.trace_id in decided)
@@ -279,6 +282,8 @@ class Engine:
             self._beside.shadowed(event)
         elif isinstance(event, ExportOutcome):
             self._outcomes.append(event)
+        elif isinstance(event, Call):
+            event.run()
 
     # -- stages
 
@@ -288,7 +293,10 @@ class Engine:
             self._metrics.spans_received.inc(item.spans)
             self._stats.received(item.spans, now)
         is_open = item.trace_id in self._assembler
-        if is_json and (is_open or item.trace_id in self._in_flight or decided):
+        if self._record.erased(item.trace_id):
+            self._metrics.spans_dropped.inc(0 if is_json else item.spans)
+            self._release(entry.segment, 1)
+        elif is_json and (is_open or item.trace_id in self.in_flight or decided):
             self._release(entry.segment, 1)  # posted again
         elif is_json:
             candidate = from_json(item, received_ns=entry.received.received_ns, segment=entry.segment, now=now)
@@ -296,8 +304,8 @@ class Engine:
             self._metrics.spans_received.inc(candidate.spans)
             self._stats.received(candidate.spans, now)
             self._submit(item.trace_id, candidate)
-        elif item.trace_id in self._in_flight:
-            self._in_flight[item.trace_id].late.append(LatePiece(item, entry.segment))
+        elif item.trace_id in self.in_flight:
+            self.in_flight.add_late(item.trace_id, LatePiece(item, entry.segment))
         elif decided:
             self._delivery.add_late(LatePiece(item, entry.segment))
         else:
@@ -315,9 +323,7 @@ class Engine:
 
     def _submit(self, trace_id: bytes, candidate: Candidate) -> None:
         self._metrics.completed.labels(candidate.complete_reason).inc()
-        self._in_flight[trace_id] = _InFlight(candidate)
-        self._held_bytes += len(candidate.data)
-        self._held_spans += candidate.spans + candidate.duplicates
+        self.in_flight.add(trace_id, candidate)
         self._beside.submit(candidate)
         if candidate.trace is not None and not candidate.trace.final_answer.strip():
             self._metrics.without_answer.inc()
@@ -332,7 +338,7 @@ class Engine:
             return
         try:
             while self._scored:
-                if self._is_ours(self._scored[0]):
+                if self.in_flight.has(self._scored[0].candidate):
                     self._decided.append((self._decider.decide(self._scored[0]), self._scored[0]))
                 self._scored.popleft()
             if self._decided:
@@ -349,25 +355,18 @@ class Engine:
         else:
             self._retry_at = self.failure = None
 
-    def _is_ours(self, scored: Scored) -> bool:
-        """Whether this engine still has to decide this candidate; it may have gone to another, or come back as new."""
-        in_flight = self._in_flight.get(bytes.fromhex(scored.candidate.trace_id))
-        return in_flight is not None and in_flight.candidate is scored.candidate
-
     def _record_decisions(self, now: float) -> None:
-        ours = [(decision, scored) for decision, scored in self._decided if self._is_ours(scored)]
+        ours = [(decision, scored) for decision, scored in self._decided if self.in_flight.has(scored.candidate)]
         rows = self._record.add([(decision, scored.candidate.span_ids) for decision, scored in ours])
         self._decided.clear()
         for row, (decision, scored) in zip(rows, ours, strict=True):
-            trace_id = bytes.fromhex(decision.trace_id)
-            late = self._in_flight[trace_id].late
-            spans = self._give_up(trace_id)
+            flight = self._give_up(bytes.fromhex(decision.trace_id))
             if row is None:  # another worker has the trace and decides it
                 self._metrics.traces_moved.inc()
-                self._metrics.spans_moved.inc(spans)
+                self._metrics.spans_moved.inc(flight.spans)
                 continue
             self._delivery.add([Decided(row, decision, scored.candidate)])
-            for piece in late:
+            for piece in flight.late:
                 self._delivery.add_late(piece)
             self._count(decision, scored.candidate, now)
 
@@ -381,8 +380,7 @@ class Engine:
 
     def _show(self) -> None:
         self._metrics.traces_open.set(self.open_traces)
-        late = sum(late.piece.spans for one in self._in_flight.values() for late in one.late)
-        self._metrics.spans_open.set(self._assembler.spans + self._held_spans + late + self._delivery.late_spans)
+        self._metrics.spans_open.set(self._assembler.spans + self.in_flight.spans + self._delivery.late_spans)
         self._metrics.waiting_traces.set(self._scoring.waiting)
         self._metrics.held_bytes.set(self._assembler.bytes + self.backlog_bytes)
 
@@ -394,7 +392,7 @@ class Engine:
         if self._decides_open:
             for assembled in self._assembler.flush("shutdown", self._clock.monotonic()):
                 self._complete(assembled)
-        while self._in_flight or self._delivery.pending:
+        while self.in_flight or self._delivery.pending:
             self.step(self._wait())
         self._delivery.settle()
         self.step()

@@ -2,7 +2,9 @@
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
 from observer_serving.buffer.protocol import Logged
 from observer_serving.evaluate import Evaluated
@@ -34,4 +36,19 @@ class Forget:
     covers: Callable[[bytes], bool]
 
 
-Event = Logged | Again | Resumed | Forget | list[Scored] | list[Evaluated] | ShadowScore | ExportOutcome | None
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Something to do between two steps, on the thread that owns everything."""
+
+    function: Callable[[], Any]
+    result: Future[Any]
+
+    def run(self) -> None:
+        """Do it; what it raises is the caller's."""
+        try:
+            self.result.set_result(self.function())
+        except Exception as error:
+            self.result.set_exception(error)
+
+
+Event = Call | Logged | Again | Resumed | Forget | list[Scored] | list[Evaluated] | ShadowScore | ExportOutcome | None

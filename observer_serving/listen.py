@@ -47,15 +47,16 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _load_tls(config: uvicorn.Config) -> None:
+def check_tls(tls: TlsSettings) -> None:
     """
     Raises:
         InputError: the files are not a certificate and its key.
     """
     try:
-        config.load()
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tls.ca) if tls.ca else None)
+        context.load_cert_chain(tls.cert, tls.key)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        raise InputError(f"tls: cannot use {config.ssl_certfile} and {config.ssl_keyfile}: {error}") from None
+        raise InputError(f"tls: cannot use {tls.cert} and {tls.key}: {error}") from None
 
 
 class HttpListener:
@@ -73,6 +74,7 @@ class HttpListener:
         self._socket = sock
         secured: dict[str, Any] = {}
         if tls is not None:
+            check_tls(tls)
             secured = {
                 "ssl_certfile": tls.cert,
                 "ssl_keyfile": tls.key,
@@ -83,8 +85,6 @@ class HttpListener:
             app, http=protocol or "httptools", log_config=None, access_log=False, lifespan="off", ws="none",
             server_header=False, timeout_graceful_shutdown=5, timeout_keep_alive=keep_alive, **secured,
         )  # fmt: skip
-        if tls is not None:
-            _load_tls(config)
         self._server = _Server(config)
         self._task: asyncio.Task[None] | None = None
 

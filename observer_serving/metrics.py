@@ -64,6 +64,7 @@ class Metrics:
         self.held_bytes = gauge("held_bytes", "Bytes of traces not decided yet")
         self.threshold = gauge("threshold", "The threshold on p_wrong that decides now")
         self.notifications = counter("notifications", "Notes to webhooks, by outcome", "webhook", "outcome")
+        self.own_traces = counter("own_traces", "The service's own traces, by outcome", "outcome")
         self.exports = counter("exports", "Outcomes of exports, by back end", "exporter", "outcome")
 
     def reject_spans(self, count: int) -> None:

@@ -19,7 +19,7 @@ from observer_serving.candidate import Candidate, from_json, from_spans
 from observer_serving.clock import SystemClock
 from observer_serving.config import SERVICE, ExporterSettings, Settings
 from observer_serving.decide import Decider
-from observer_serving.export import ExportItem, ExportOutcome, OtlpHttpExporter, decorate_root
+from observer_serving.export import ExportItem, ExportOutcome, decorate_root, make_exporter
 from observer_serving.metrics import Metrics
 from observer_serving.redact import make_redactor
 from observer_serving.score import ModelChoice, Scored, load_model
@@ -88,15 +88,7 @@ def export_once(candidate: Candidate, decision: Decision, back_end: ExporterSett
     spans: list[ResourceSpans] = decorate_root(candidate.resource_spans(), candidate.root_span_id, decision)
     outcomes: list[ExportOutcome] = []
     with tempfile.TemporaryDirectory() as folder:
-        exporter = OtlpHttpExporter(
-            back_end.name,
-            back_end.endpoint,
-            Path(folder) / "queue",
-            project=back_end.project,
-            headers={key: value.get_secret_value() for key, value in back_end.headers.items()},
-            annotate=back_end.annotate,
-            on_outcome=outcomes.append,
-        )
+        exporter = make_exporter(back_end, Path(folder) / "queue", on_outcome=outcomes.append)
         exporter.submit(ExportItem(decision, spans))
         exporter.start()
         until = time.monotonic() + EXPORT_TIMEOUT_S

@@ -6,6 +6,7 @@ sealed: whoever adds them keeps their source until `flush` has returned, and add
 """
 
 import json
+import os
 import threading
 import time
 import uuid
@@ -90,6 +91,24 @@ class Spool:
             for table in _SCHEMAS:
                 self._seal(table)
 
+    def erase(self, trace_id: str) -> int:
+        """Remove a trace (hex) from the sealed files, each rewritten whole under its name; how many rows there were.
+
+        Raises:
+            ObserverError: the disk refused.
+        """
+        with self._lock:
+            for rows in self._rows.values():
+                rows[:] = [row for row in rows if row["trace_id"] != trace_id]
+        return erase_rows(self._root, trace_id)
+
+    def remove_before(self, moment: float) -> int:
+        """Remove sealed files older than `moment` (UNIX seconds); how many."""
+        old = [path for path in _sealed(self._root) if path.stat().st_mtime < moment]
+        for path in old:
+            path.unlink()
+        return len(old)
+
     @property
     def waiting(self) -> int:
         """Rows that are in no sealed file yet."""
@@ -117,3 +136,24 @@ class Spool:
         with whole_file(path) as aside:
             pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMAS[table]), aside, compression="zstd")
         rows.clear()
+
+
+def erase_rows(root: Path, trace_id: str) -> int:
+    """Remove a trace from all sealed files of a spool."""
+    erased = 0
+    for path in _sealed(root):
+        keep = [each != trace_id for each in pq.read_table(path, columns=["trace_id"])["trace_id"].to_pylist()]
+        gone = keep.count(False)
+        if not gone:
+            continue
+        left = pq.read_table(path).filter(pa.array(keep))
+        modified = path.stat().st_mtime
+        with whole_file(path) as aside:
+            pq.write_table(left, aside, compression="zstd")
+            os.utime(aside, (modified, modified))
+        erased += gone
+    return erased
+
+
+def _sealed(root: Path) -> list[Path]:
+    return sorted(path for table in _SCHEMAS for path in (root / table).glob("[!.]*.parquet"))

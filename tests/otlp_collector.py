@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
@@ -41,6 +42,8 @@ class Collector:
 
     answer: Callable[[Received], Reply] = lambda _: OK
     annotate: Callable[[list[dict]], Reply] = lambda _: (200, {}, b'{"data":[]}')
+    show: Callable[[list[str]], list[str]] = lambda spans: spans
+    looked_up: list[str] = field(default_factory=list)
     phoenix: bool = False
     port: int = 0
     requests: list[Received] = field(default_factory=list)
@@ -75,6 +78,28 @@ class Collector:
                     self.send_header("x-phoenix-server-version", "20.26.1")
                 for key, value in (headers | {"content-length": str(len(content))}).items():
                     self.send_header(key, value)
+                self.end_headers()
+                self.wfile.write(content)
+
+            def do_GET(self) -> None:
+                """Phoenix's list of a trace's spans: those accepted so far, unless told otherwise."""
+                url = urlsplit(self.path)
+                trace_id = parse_qs(url.query)["trace_id"][0]
+                with collector.changed:
+                    collector.looked_up.append(url.path)
+                    spans = [
+                        span.span_id.hex()
+                        for received in collector.requests
+                        if received.status == 200
+                        for group in received.request.resource_spans
+                        for scope in group.scope_spans
+                        for span in scope.spans
+                        if span.trace_id.hex() == trace_id
+                    ]
+                    content = json.dumps({"data": collector.show(spans), "next_cursor": None}).encode()
+                    collector.changed.notify_all()
+                self.send_response(200)
+                self.send_header("content-length", str(len(content)))
                 self.end_headers()
                 self.wfile.write(content)
 

@@ -14,10 +14,13 @@ import numpy as np
 
 from observer_core.metrics.estimate import LEVEL, Estimate, no_number, wilson
 
+_ENOUGH = 10
+"""Verdicts of each kind from which a variance is estimated from them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stratum:
-    """`received` traces, of which `reviewed` have a verdict; `effective` is Kish's effective number of those."""
+    """`received` traces, of which `reviewed` have a verdict; `effective` is what those are worth as equal ones."""
 
     name: str
     received: int
@@ -43,9 +46,9 @@ class ErrorRate:
 
 
 def true_error_rate(
-    keep_probability: Sequence[float],
-    wrong: Sequence[bool | None],
-    review_probability: Sequence[float | None] | None = None,
+    keep_probability: Sequence[float] | np.ndarray,
+    wrong: Sequence[bool | None] | np.ndarray,
+    review_probability: Sequence[float | None] | np.ndarray | None = None,
     *,
     level: float = LEVEL,
 ) -> ErrorRate:
@@ -55,17 +58,20 @@ def true_error_rate(
 
     Args:
         keep_probability: as recorded with the decision; traces with 0 (a `drop` rule) are out of scope.
-        wrong: the verdict, `None` where nobody looked.
+        wrong: the verdict, `None` (in an array NaN) where nobody looked.
         review_probability: with which a kept trace was drawn for review; 1 where `None`.
 
-    Within a stratum the rate is the mean weighted by 1 / (keep × review probability), its interval Wilson's at Kish's
-    effective number. Intervals of strata are combined by Newcombe's square-and-add for a weighted sum of proportions
-    (Zou & Donner, Stat. Med. 27, 2008).
+    Within a stratum the rate is the mean weighted by 1 / (keep × review probability), its interval Wilson's at the
+    effective number of verdicts (`_effective`). Intervals of strata are combined by Newcombe's square-and-add for a
+    weighted sum of proportions (Zou & Donner, Stat. Med. 27, 2008).
     """
     keep = np.asarray(keep_probability, dtype=float)
-    seen = np.array([verdict is not None for verdict in wrong], dtype=bool)
-    is_wrong = np.array([bool(verdict) for verdict in wrong], dtype=float)
-    review = np.array([1.0 if p is None else p for p in review_probability or [None] * len(keep)], dtype=float)
+    # As floats a missing verdict or probability is NaN: a hundred thousand traces then cost milliseconds.
+    verdicts = np.asarray(wrong, dtype=float)
+    seen = ~np.isnan(verdicts)
+    is_wrong = np.where(seen, verdicts, 0.0)
+    given = np.full(len(keep), np.nan) if review_probability is None else np.asarray(review_probability, dtype=float)
+    review = np.where(np.isnan(given), 1.0, given)
     scope = keep > 0
     total, reviewed = int(scope.sum()), int((scope & seen).sum())
     out_of_scope = len(keep) - total
@@ -76,8 +82,8 @@ def true_error_rate(
             continue
         own = rows & seen
         weight = 1 / (keep[own] * review[own])
-        effective = float(weight.sum() ** 2 / (weight**2).sum()) if own.any() else 0.0
         rate = float((weight * is_wrong[own]).sum() / weight.sum()) if own.any() else None
+        effective = 0.0 if rate is None else _effective(weight, is_wrong[own], rate)
         strata.append(Stratum(name, int(rows.sum()), int(own.sum()), effective, rate))
         if rate is not None:
             share = rows.sum() / total
@@ -95,3 +101,17 @@ def true_error_rate(
             float(value), float(max(0.0, value - below**0.5)), float(min(1.0, value + above**0.5)), reviewed
         )
     return ErrorRate(estimate, strata, out_of_scope)
+
+
+def _effective(weight: np.ndarray, is_wrong: np.ndarray, rate: float) -> float:
+    """How many equally weighted verdicts would be as uncertain as these.
+
+    Kish's number (Σw)² / Σw² takes the weights as unrelated to the verdicts. Reviewers who prefer high scores give
+    wrong answers the smaller weights, and it is then too low; the linearised variance of the weighted mean (Särndal,
+    Swensson & Wretman 1992, §5.7) knows that, but needs enough verdicts of both kinds to be one itself.
+    """
+    kish = float(weight.sum() ** 2 / (weight**2).sum())
+    if min(is_wrong.sum(), len(is_wrong) - is_wrong.sum()) < _ENOUGH:
+        return kish
+    variance = float((weight**2 * (is_wrong - rate) ** 2).sum() / weight.sum() ** 2)
+    return rate * (1 - rate) / variance

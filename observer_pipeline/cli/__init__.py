@@ -10,6 +10,7 @@ from observer_pipeline.cli import (
     demo,
     evaluation,
     models,
+    operate,
     refine,
     registry,
     rollouts,
@@ -20,7 +21,7 @@ from observer_pipeline.cli import (
     traces,
 )
 
-GROUPS = (demo, stack, serve, systemone, agent, traces, slices, models, refine, evaluation, registry, rollouts)
+GROUPS = (demo, stack, serve, operate, systemone, agent, traces, slices, models, refine, evaluation, registry, rollouts)
 
 
 def build_app() -> typer.Typer:

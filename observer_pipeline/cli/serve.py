@@ -6,31 +6,47 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from observer_core.errors import ObserverError
+
 if TYPE_CHECKING:
     from observer_serving.app import App
+    from observer_serving.config import Settings
 
 
 def register(app: typer.Typer) -> None:
     @app.command("serve")
     def serve(
         config: Annotated[Path | None, typer.Option(help="observer.yaml; without it the defaults")] = None,
-        check: Annotated[bool, typer.Option(help="Validate settings and model, then exit")] = False,
+        check: Annotated[
+            bool, typer.Option(help="Validate settings, load models, try the back ends, then exit")
+        ] = False,
     ) -> None:
-        """Receive traces, score them, keep the suspicious ones."""
-        from observer_core.home import Home
+        """Receive traces, score them, keep the suspicious ones. SIGHUP reads the settings again."""
         from observer_serving import logs
-        from observer_serving.active import load_models, read_active
         from observer_serving.app import create_app
         from observer_serving.config import read_settings
 
         settings = read_settings(config)
         if check:
-            model = load_models(read_active(Home.from_env().serving, settings), settings)[""]
-            print(f"{config or 'defaults'}: ok; model {model.model} {model.model_version}")
+            _check(settings, str(config or "defaults"))
             return
         logs.configure()
         service = create_app(settings)
-        asyncio.run(service.run(on_ready=_announce))
+        asyncio.run(service.run(on_ready=_announce, read_again=lambda: read_settings(config)))
+
+
+def _check(settings: "Settings", where: str) -> None:
+    """Say what is right; what cannot be reached is a failed run (exit 1), what is wrong bad input (exit 2)."""
+    from observer_core.home import Home
+    from observer_serving.check import check
+
+    findings = check(settings, Home.from_env())
+    print(f"{where}: configuration is valid; policy {settings.policy.version}")
+    for finding in findings:
+        print(f"  {finding.part}: {finding.what}: {finding.problem or 'ok'}")
+    failed = [finding.part for finding in findings if finding.problem is not None]
+    if failed:
+        raise ObserverError(f"{where} is valid, but cannot be reached: {', '.join(failed)}; start or mend them")
 
 
 def _announce(service: "App") -> None:

@@ -114,6 +114,18 @@ class PhoenixResource(dg.ConfigurableResource):
         except httpx.HTTPError as error:
             raise _unreachable(self.base_url, error) from error
 
+    def annotate_traces(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write trace annotations (Phoenix's rows: `trace_id`, `name`, `annotator_kind`, `result`, `identifier`).
+
+        Raises:
+            InputError: a row has no identifier.
+            ObserverError: Phoenix refused or does not answer.
+        """
+        if any(not row.get("identifier") for row in rows):
+            raise InputError("an annotation without an identifier would be overwritten by the next one; give it one")
+        with self._talk() as http:
+            http.post("/v1/trace_annotations", json={"data": [dict(row) for row in rows]}).raise_for_status()
+
     def trace_url(self, trace_id: str) -> str:
         """Where people see a trace."""
         return f"{self.base_url}/redirects/traces/{trace_id}"

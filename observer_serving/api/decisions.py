@@ -1,6 +1,7 @@
 """`GET /v1/decisions`: the decision record, searched and by trace."""
 
 import re
+from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -10,7 +11,7 @@ from observer_core.decisions import CompleteReason, Severity, Verdict
 from observer_core.errors import InputError
 from observer_core.traces.to_spans import wire_trace_id
 from observer_serving.api.parts import Parts
-from observer_serving.api.schemas import DecisionBody, DecisionPage
+from observer_serving.api.schemas import DecisionBody, DecisionPage, ErasedBody
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?Z?")
 _Share = Annotated[float | None, Query(ge=0, le=1)]
@@ -58,5 +59,13 @@ def router(parts: Parts) -> APIRouter:
         if decision is None:
             raise HTTPException(404, f"no decision about {trace_id} on record; it may still be open")
         return DecisionBody.of(decision)
+
+    @routes.delete("/v1/traces/{trace_id}")
+    def erase_trace(trace_id: str) -> ErasedBody:
+        """Erase a trace everywhere the service keeps it; spans that come later are dropped. Repeating it is harmless.
+
+        `exported` says that it was sent on: what the back ends store only they can erase.
+        """
+        return ErasedBody(**asdict(parts.eraser.erase(wire_trace_id(trace_id))))
 
     return routes

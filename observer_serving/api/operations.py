@@ -30,6 +30,7 @@ def router(parts: Parts) -> APIRouter:
             model=parts.scoring.route().model.model,
             model_version=parts.scoring.route().model.model_version,
             policy_version=parts.decider.policy().version,
+            trace_url=parts.trace_url,
             exporters=[{"name": exporter.name, **asdict(exporter.stats())} for exporter in parts.exporters],
         )
 

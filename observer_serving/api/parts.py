@@ -10,6 +10,7 @@ from observer_serving.buffer.record import DecisionRecord
 from observer_serving.clock import Clock
 from observer_serving.decide import Decider
 from observer_serving.engine import Engine
+from observer_serving.erase import Eraser
 from observer_serving.export import Exporter
 from observer_serving.metrics import Metrics
 from observer_serving.receive.receiver import Gate, Receiver
@@ -30,9 +31,11 @@ class Parts:
     scoring: Scoring
     decider: Decider
     switchboard: Switchboard
+    eraser: Eraser
     exporters: Sequence[Exporter]
     metrics: Metrics
     stats: Stats
     clock: Clock
     max_request: int
+    trace_url: str | None
     listeners: Callable[[], dict[str, Any]]

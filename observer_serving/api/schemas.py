@@ -96,6 +96,17 @@ class DecisionPage(BaseModel):
     next_cursor: str | None
 
 
+class ErasedBody(BaseModel):
+    """What was removed of a trace."""
+
+    trace_id: str
+    decisions: int
+    log_items: int = Field(description="Items of the write-ahead log")
+    spool_rows: int
+    queued: int = Field(description="Files of export queues and dead letters")
+    exported: bool = Field(description="It was sent to a back end, which has to erase it itself")
+
+
 class ModelBody(BaseModel):
     """The model that serves."""
 
@@ -150,6 +161,7 @@ class StatsBody(BaseModel):
     model_version: str
     policy_version: str
     exporters: list[dict[str, Any]]
+    trace_url: str | None = Field(description="Where people see a kept trace; `{trace_id}` in it is to be replaced")
 
 
 class Readiness(BaseModel):

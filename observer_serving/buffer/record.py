@@ -2,44 +2,61 @@
 
 SQLite in write-ahead mode under `serving/`. The unique index on the trace id is what makes a second decision
 impossible; the span ids in the row tell a late span from one that was decided or is sent again. Rows are settled in
-order: all rows up to the settled one have been handed to every exporter and sealed in the spool.
+order: all rows up to the settled one have been handed to every exporter and sealed in the spool. Every filter has an
+index (SQLite appends the row's id to each, so a filter's rows come newest first). Of an erased trace the id stays, so
+that spans that come later do not make it anew.
 """
 
+import contextlib
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 import orjson
 
 from observer_core.decisions import OBJECTS, Decision, decision_row
-from observer_core.errors import ObserverError
+from observer_core.errors import InputError, ObserverError
 from observer_serving.receive.wire import SPAN_ID_BYTES
 
 _FIELDS = tuple(f.name for f in fields(Decision))
 _COLUMNS = ", ".join(_FIELDS)
+EQUALS = ("decision", "reason", "severity", "project", "model", "model_version", "policy_version", "complete_reason")
+"""Fields `find` filters by equality; the others it knows are `min_p_wrong`, `max_p_wrong`, `since`, `until`."""
+_BOUNDS = {"min_p_wrong": "p_wrong >= ?", "max_p_wrong": "p_wrong <= ?"}
+# The bound on the row's number comes from the index alone (`+id` keeps SQLite from walking the table for it); without
+# it all newer rows would be walked.
+_TIMES = {
+    "since": "decided_at >= ? AND id >= (SELECT min(+id) FROM decisions WHERE decided_at >= ?)",
+    "until": "decided_at < ? AND id <= (SELECT max(+id) FROM decisions WHERE decided_at < ?)",
+}
+_FEW = 10_000
+"""Up to so many rows within bounds of `p_wrong` are sorted; with more, walking from the newest meets enough soon."""
+_INDEXES = "".join(
+    f"CREATE INDEX IF NOT EXISTS decisions_{name} ON decisions ({name});\n"
+    for name in (*EQUALS, "p_wrong", "decided_at")
+)
+
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS decisions (
   id INTEGER PRIMARY KEY, {", ".join(f"{n} BLOB NOT NULL" if n == "trace_id" else n for n in _FIELDS)}, span_ids BLOB
 );
 CREATE UNIQUE INDEX IF NOT EXISTS decisions_trace_id ON decisions (trace_id);
+{_INDEXES}
 CREATE TABLE IF NOT EXISTS settled (one INTEGER PRIMARY KEY CHECK (one = 1), id INTEGER NOT NULL);
 INSERT OR IGNORE INTO settled VALUES (1, 0);
+CREATE TABLE IF NOT EXISTS removed (one INTEGER PRIMARY KEY CHECK (one = 1), rows INTEGER NOT NULL);
+INSERT OR IGNORE INTO removed VALUES (1, 0);
+CREATE TABLE IF NOT EXISTS erased (trace_id BLOB PRIMARY KEY) WITHOUT ROWID;
 """
 _BOOLS = ("state_truncated", "exported")
 _MAX_VARIABLES = 500
-
-EQUALS = ("decision", "reason", "severity", "project", "model", "model_version", "policy_version", "complete_reason")
-"""Fields `find` filters by equality; the others it knows are `min_p_wrong`, `max_p_wrong`, `since`, `until`."""
-_BOUNDS = {
-    "min_p_wrong": "p_wrong >= ?",
-    "max_p_wrong": "p_wrong <= ?",
-    "since": "decided_at >= ?",
-    "until": "decided_at < ?",
-}
+_CHECKPOINTS, _CHECKPOINT_WAIT_S = 40, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +86,14 @@ class DecisionRecord:
             self._db = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute(f"PRAGMA synchronous = {synchronous}")
+            self._db.execute("PRAGMA secure_delete = ON")
             self._db.execute("PRAGMA cache_size = -65536")  # KiB: the trace id index of a million decisions
             self._db.executescript(_SCHEMA)
             (self._settled,) = self._db.execute("SELECT id FROM settled").fetchone()
+            (last,) = self._db.execute("SELECT coalesce(max(id), 0) FROM decisions").fetchone()
+            self._last = max(last, self._settled)  # a row that was removed leaves its number behind
+            (self._removed,) = self._db.execute("SELECT rows FROM removed").fetchone()
+            self._erased = {trace_id for (trace_id,) in self._db.execute("SELECT trace_id FROM erased")}
         except sqlite3.Error as error:
             raise ObserverError(
                 f"cannot use the decision record {file}: {error}; move it away to start anew"
@@ -94,8 +116,12 @@ class DecisionRecord:
         Raises:
             sqlite3.Error: they are not (disk full); none of them is.
         """
+        rows = list(range(self._last + 1, self._last + 1 + len(decided)))
         with self._transaction():
-            return [self._insert("", None, decision, span_ids).lastrowid for decision, span_ids in decided]
+            for row, (decision, span_ids) in zip(rows, decided, strict=True):
+                self._insert("", row, decision, span_ids)
+        self._last += len(decided)
+        return rows
 
     def decided(self, trace_ids: Sequence[bytes]) -> set[bytes]:
         """Which of these traces are decided, for the engine's thread."""
@@ -149,24 +175,67 @@ class DecisionRecord:
         Args:
             filters: names of `EQUALS`, or `min_p_wrong`, `max_p_wrong`, `since`, `until` (RFC 3339 UTC) with values.
         """
-        conditions, values = ["1"], []
+        conditions: list[str] = []
+        values: list[Any] = []
         for name, value in filters.items():
-            conditions.append(f"{name} = ?" if name in EQUALS else _BOUNDS[name])
-            values.append(value)
+            conditions.append(_BOUNDS.get(name) or _TIMES.get(name) or f"{name} = ?")
+            values += [value] * conditions[-1].count("?")
+        order = "+id" if self._few(filters) else "id"
         if before is not None:
             conditions.append("id < ?")
             values.append(before)
         cursor = self._reader().execute(
-            f"{_SELECT} FROM decisions WHERE {' AND '.join(conditions)} ORDER BY id DESC LIMIT ?", [*values, limit + 1]
+            f"{_SELECT} FROM decisions WHERE {' AND '.join(conditions) or '1'} ORDER BY {order} DESC LIMIT ?",
+            [*values, limit + 1],
         )
         rows = cursor.fetchall()
         page = rows[:limit]
         return [_decision(row) for row in page], (page[-1][0] if len(rows) > limit else None)
 
+    def _few(self, filters: dict[str, Any]) -> bool:
+        """Whether bounds of `p_wrong` alone leave so few rows that their index is the way to them."""
+        if not filters or filters.keys() - _BOUNDS.keys():
+            return False
+        conditions = " AND ".join(_BOUNDS[name] for name in filters)
+        (count,) = self._reader().execute(
+            f"SELECT count(*) FROM (SELECT 1 FROM decisions WHERE {conditions} LIMIT ?)", [*filters.values(), _FEW + 1]
+        ).fetchone()  # fmt: skip
+        return count <= _FEW
+
+    def erased(self, trace_id: bytes) -> bool:
+        """Whether the trace was erased: what comes of it is dropped."""
+        return trace_id in self._erased
+
+    def erase(self, trace_id: bytes) -> bool:
+        """Forget a trace but for its id; its bytes are gone from the file on return. Whether there was a decision."""
+        with self._transaction():
+            self._db.execute("INSERT OR IGNORE INTO erased VALUES (?)", (trace_id,))
+            gone = self._db.execute("DELETE FROM decisions WHERE trace_id = ?", (trace_id,)).rowcount
+            self._db.execute("UPDATE removed SET rows = rows + ?", (gone,))
+        self._erased.add(trace_id)
+        self._removed += gone
+        for _ in range(_CHECKPOINTS):
+            busy, *_ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            if not busy:
+                return gone > 0
+            time.sleep(_CHECKPOINT_WAIT_S)
+        raise ObserverError(f"{self._file} is being read all the time and still holds the trace; erase it again")
+
+    def remove_before(self, moment: str, *, limit: int) -> int:
+        """Remove settled decisions older than `moment` (RFC 3339 UTC), at most `limit`; how many were removed."""
+        with self._transaction():
+            gone = self._db.execute(
+                "DELETE FROM decisions WHERE id IN "
+                "(SELECT id FROM decisions WHERE decided_at < ? AND id <= ? ORDER BY decided_at LIMIT ?)",
+                (moment, self._settled, limit),
+            ).rowcount
+            self._db.execute("UPDATE removed SET rows = rows + ?", (gone,))
+        self._removed += gone
+        return gone
+
     def count(self) -> int:
-        """How many decisions there are (rows are never deleted in the middle, so the last id is the count)."""
-        (last,) = self._reader().execute("SELECT coalesce(max(id), 0) FROM decisions").fetchone()
-        return last
+        """How many decisions there are: the last row's number less the rows removed."""
+        return self._last - self._removed
 
     def close(self) -> None:
         """Close all connections; the file is left checkpointed."""
@@ -227,6 +296,19 @@ class DecisionRecord:
             self._local.reader = reader
             self._readers.append(reader)
         return reader
+
+
+def read_decisions(file: Path, *, since: str | None = None) -> Iterator[Decision]:
+    """All decisions of a record, oldest first, without writing to it; a service may be using it.
+
+    Raises:
+        InputError: there is no record.
+    """
+    if not file.exists():
+        raise InputError(f"no decision record at {file}; set OBSERVER_HOME to the service's")
+    with contextlib.closing(sqlite3.connect(f"file:{quote(str(file))}?mode=ro", uri=True)) as db:
+        for row in db.execute(f"{_SELECT} FROM decisions WHERE decided_at >= ? ORDER BY id", (since or "",)):
+            yield _decision(row)
 
 
 _SELECT = f"SELECT id, {_COLUMNS}"

@@ -8,28 +8,26 @@ and skipped.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
-import struct
 import threading
 import time
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from observer_core.files import fsync_dir
+from observer_core.files import fsync_dir, write_whole
 from observer_serving.buffer.protocol import BufferUnavailableError, Damage, Logged
 from observer_serving.buffer.received import Received
+from observer_serving.buffer.segments import ENTRY, MAGIC, entry_at, framed, payloads, write_all
 
 log = logging.getLogger(__name__)
 
-_MAGIC = b"OBSR"
-_ENTRY = struct.Struct("<4sII")  # magic, length, crc32 of the payload
 _SUFFIX = ".wal"
+_REWRITTEN = ".rewritten"
 _MAX_COMMIT_BYTES = 32 << 20
-_IOV_MAX = 1024  # Linux and macOS
 
 _sync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
@@ -100,6 +98,7 @@ class WriteAheadLog:
         self._waiting_bytes = 0
         self._writer: _Writer | None = None
         self._stopping = False
+        self._rolling = False
         self._thread = threading.Thread(target=self._run, name="observer-wal", daemon=True)
         self._next = 1
         self.damage: list[Damage] = []
@@ -117,6 +116,8 @@ class WriteAheadLog:
 
     def replay(self) -> Iterator[Logged]:
         """Every readable entry of the segments found, oldest first; each item holds its segment again."""
+        for left in self._folder.glob(f"*{_REWRITTEN}"):  # by a crash while a trace was erased
+            left.unlink()
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
             number = int(path.stem, 16)
             self._next = max(self._next, number + 1)
@@ -132,14 +133,14 @@ class WriteAheadLog:
         data = path.read_bytes()
         position = 0
         while position < len(data):
-            payload = _entry_at(data, position)
+            payload = entry_at(data, position)
             if payload is not None:
                 yield payload
-                position += _ENTRY.size + len(payload)
+                position += ENTRY.size + len(payload)
                 continue
-            resume = data.find(_MAGIC, position + 1)
-            while resume != -1 and _entry_at(data, resume) is None:
-                resume = data.find(_MAGIC, resume + 1)
+            resume = data.find(MAGIC, position + 1)
+            while resume != -1 and entry_at(data, resume) is None:
+                resume = data.find(MAGIC, resume + 1)
             stop = len(data) if resume == -1 else resume
             damage = Damage(path, position, stop - position)
             self.damage.append(damage)
@@ -181,7 +182,7 @@ class WriteAheadLog:
         def done(error: BufferUnavailableError | None) -> None:
             loop.call_soon_threadsafe(settle, error)
 
-        parts = _framed(received.encode())
+        parts = framed(received.encode())
         waiting = _Waiting(received, parts, sum(map(len, parts)), done)
         with self._lock:
             why = "the service is shutting down" if self._stopping else self.refuses()
@@ -214,6 +215,63 @@ class WriteAheadLog:
             self._writer = None
         self._reclaim()
 
+    def erase(self, trace_id: bytes) -> int:
+        """Rewrite the segments without a trace's items (their holds must be released); how many items there were.
+
+        Raises:
+            OSError: the disk refused; what was not rewritten is as it was, call again.
+        """
+        self._roll_over()
+        erased = 0
+        with self._lock:
+            segments = sorted(self._segments.items())
+        for number, segment in segments:
+            writer = self._writer
+            if writer is not None and writer.number == number:
+                continue  # begun after the roll
+            with contextlib.suppress(FileNotFoundError):  # nobody held it any more
+                data = segment.path.read_bytes()
+                if trace_id in data:
+                    erased += self._rewrite(number, segment, data, trace_id)
+        return erased
+
+    def _roll_over(self) -> None:
+        """Let the writer begin a new segment, so that nothing is appended to those that are there."""
+        with self._lock:
+            self._rolling = True
+            self._lock.notify_all()
+            if self._thread.is_alive():
+                self._lock.wait_for(lambda: not self._rolling)
+            else:
+                self._close_segment()
+        self._reclaim()
+
+    def _close_segment(self) -> None:
+        if self._writer is not None:
+            os.close(self._writer.descriptor)
+            self._writer = None
+        self._rolling = False
+        self._lock.notify_all()
+
+    def _rewrite(self, number: int, segment: _Segment, data: bytes, trace_id: bytes) -> int:
+        erased = 0
+        parts: list[bytes] = []
+        for payload in payloads(data):
+            received = Received.decode(payload)
+            kept = tuple(item for item in received.items if item.trace_id != trace_id)
+            erased += len(received.items) - len(kept)
+            if kept:
+                parts += framed(Received(received.received_ns, kept).encode())
+        new = segment.path.with_suffix(_REWRITTEN)
+        write_whole(new, b"".join(parts))
+        with self._lock:
+            if number in self._segments:
+                new.replace(segment.path)
+                segment.size = sum(map(len, parts))
+            else:
+                new.unlink()
+        return erased
+
     def _reclaim(self) -> None:
         with self._lock:
             active = self._writer.number if self._writer else None
@@ -239,8 +297,11 @@ class WriteAheadLog:
     def _run(self) -> None:
         while True:
             with self._lock:
-                while not (self._waiting or self._stopping or self._nobody_holds_active()):
+                while not (self._waiting or self._stopping or self._rolling or self._nobody_holds_active()):
                     self._lock.wait()
+                if self._rolling:
+                    self._close_segment()
+                    continue
                 if not self._waiting and self._stopping:
                     return
             if not self._waiting:
@@ -283,7 +344,7 @@ class WriteAheadLog:
         ):
             writer = self._open_segment(now)
         try:
-            written = _write_all(writer.descriptor, parts)
+            written = write_all(writer.descriptor, parts)
             if self._sync:
                 _sync(writer.descriptor)
         except OSError:
@@ -320,36 +381,3 @@ class WriteAheadLog:
             os.close(previous.descriptor)
             self._reclaim()
         return self._writer
-
-
-def _framed(parts: list[bytes]) -> list[bytes]:
-    crc = 0
-    for part in parts:
-        crc = zlib.crc32(part, crc)
-    return [_ENTRY.pack(_MAGIC, sum(map(len, parts)), crc), *parts]
-
-
-def _write_all(descriptor: int, parts: list[bytes]) -> int:
-    """Write the parts without joining them first; returns how many bytes."""
-    total = 0
-    for first in range(0, len(parts), _IOV_MAX):
-        chunk = parts[first : first + _IOV_MAX]
-        size = sum(map(len, chunk))
-        written = os.writev(descriptor, chunk)
-        if written < size:  # a disk about to fill up, or a signal
-            rest = memoryview(b"".join(chunk))[written:]
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
-        total += size
-    return total
-
-
-def _entry_at(data: bytes, position: int) -> bytes | None:
-    if len(data) - position < _ENTRY.size:
-        return None
-    magic, length, crc = _ENTRY.unpack_from(data, position)
-    start = position + _ENTRY.size
-    if magic != _MAGIC or start + length > len(data):
-        return None
-    payload = data[start : start + length]
-    return payload if zlib.crc32(payload) == crc else None

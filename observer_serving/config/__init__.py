@@ -21,6 +21,8 @@ from observer_serving.config.sections import (
     NotifySettings,
     ProjectSettings,
     RedactSettings,
+    RetentionSettings,
+    TelemetrySettings,
     TlsSettings,
 )
 from observer_serving.config.settings import SERVICE, Settings
@@ -38,9 +40,11 @@ __all__ = [
     "OneModel",
     "ProjectSettings",
     "RedactSettings",
+    "RetentionSettings",
     "ScorerSettings",
     "Settings",
     "SystemOneSettings",
+    "TelemetrySettings",
     "TlsSettings",
     "is_loopback",
     "parse_size",

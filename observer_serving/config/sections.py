@@ -117,12 +117,29 @@ class ExporterSettings(Section):
     """One back end that kept traces are sent to."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] = Field(description="Its name in metrics and folders")
-    kind: Literal["otlp_http"] = Field(default="otlp_http", description="`otlp_http`")
-    endpoint: str = Field(pattern=r"^https?://", description="URL of the traces route")
+    kind: Literal["otlp_http", "otlp_grpc"] = Field(default="otlp_http", description="`otlp_http` or `otlp_grpc`")
+    endpoint: str = Field(description="URL of the traces route; for gRPC `host:port` or a URL")
     project: str | None = Field(default=None, description="Phoenix's project, sent as its header")
     headers: dict[str, SecretStr] = Field(default={}, description="Sent with every request, such as the back end's key")
     annotate: bool = Field(default=True, description="Whether a Phoenix gets the trace annotation `observer.p_wrong`")
+    read_back: bool = Field(
+        default=False, description="Whether a trace counts as exported only once Phoenix shows it (needs `project`)"
+    )
+    ca: Path | None = Field(default=None, description="The authority that signed the back end's certificate, PEM")
+    max_batch: Size = Field(
+        default=(4 << 20) - (64 << 10), description="Largest request; gRPC servers take 4 MiB unless told otherwise"
+    )
     traces_per_second: Annotated[float, Field(gt=0)] | None = Field(default=None, description="A bound on the pace")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "ExporterSettings":
+        if self.kind == "otlp_http" and not self.endpoint.startswith(("http://", "https://")):
+            raise ValueError("endpoint: must begin with http:// or https://")
+        if self.kind == "otlp_grpc" and (self.project is not None or self.read_back):
+            raise ValueError("project and read_back are for Phoenix over otlp_http; leave them out")
+        if self.read_back and self.project is None:
+            raise ValueError("read_back looks into a Phoenix project; set project")
+        return self
 
 
 class EvaluatorsSettings(Section):
@@ -225,6 +242,27 @@ class TlsSettings(Section):
             if path is not None and not path.is_file():
                 raise ValueError(f"{name}: no file {path}")
         return self
+
+
+class TelemetrySettings(Section):
+    """The service's own OpenTelemetry traces, one per decision; off without an endpoint, and never sent to itself."""
+
+    endpoint: str | None = Field(default=None, pattern=r"^https?://", description="URL of an OTLP/HTTP traces route")
+    headers: dict[str, SecretStr] = Field(default={}, description="Sent with every request")
+    share: Annotated[float, Field(gt=0, le=1)] = Field(default=1.0, description="Of all decisions, drawn at random")
+
+
+class RetentionSettings(Section):
+    """How long things stay; null: for ever."""
+
+    decisions: Duration | None = Field(
+        default=None, ge=3600, description="The decision record; spans that come later than this make a new trace"
+    )
+    spool: Duration | None = Field(
+        default=None, ge=3600, description="Sealed files of the spool; longer than the pipeline takes to read them"
+    )
+    dead_letters: Duration | None = Field(default=None, ge=3600, description="Traces that a back end refused")
+    models: int = Field(default=3, ge=0, description="Uploaded models, besides those in use")
 
 
 class RedactSettings(Section):

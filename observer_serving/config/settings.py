@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, model_validator
 
@@ -19,10 +20,12 @@ from observer_serving.config.sections import (
     ProjectSettings,
     ReceiveSettings,
     RedactSettings,
+    RetentionSettings,
     SpoolSettings,
+    TelemetrySettings,
     TlsSettings,
 )
-from observer_serving.config.values import Section, is_loopback
+from observer_serving.config.values import Section, is_loopback, split_address
 
 SERVICE = ""
 """The scope of everything that no project has settings of its own for."""
@@ -50,6 +53,8 @@ class Settings(Section):
     assembly: AssemblySettings = Field(default=AssemblySettings(), description="When a trace is complete")
     exporters: tuple[ExporterSettings, ...] = Field(default=(), description="Back ends that kept traces are sent to")
     spool: SpoolSettings = Field(default=SpoolSettings(), description="Files for the pipeline")
+    retention: RetentionSettings = Field(default=RetentionSettings(), description="How long things stay")
+    telemetry: TelemetrySettings = Field(default=TelemetrySettings(), description="The service's own traces")
     drain: Duration = Field(default=20.0, description="How long SIGTERM waits for what is open")
 
     @model_validator(mode="after")
@@ -72,11 +77,26 @@ class Settings(Section):
         for rule in self.notify.rules:
             if rule.metric.startswith("evaluator.") and rule.metric[10:] not in self.evaluators.rewards:
                 raise ValueError(f"notify.rules: no evaluator is named {rule.metric[10:]!r}")
+        if self.buffer.kind == "nats" and self.retention.decisions is not None:
+            raise ValueError("retention.decisions: with buffer.kind nats the record is shared; set buffer.record_age")
+        if self.telemetry.endpoint is not None and self._is_own(self.telemetry.endpoint):
+            raise ValueError("telemetry.endpoint: is this service itself; name another back end")
         names = [exporter.name for exporter in self.exporters]
         repeated = next((name for name in names if names.count(name) > 1), None)
         if repeated is not None:
             raise ValueError(f"exporters: two are named {repeated!r}; rename one")
         return self
+
+    def _is_own(self, url: str) -> bool:
+        """Whether a URL leads to one of the listeners."""
+        parts = urlsplit(url)
+        for address in self.listen.addresses().values():
+            if address is None or parts.port != split_address(address)[1]:
+                continue
+            host = split_address(address)[0]
+            if parts.hostname == host or is_loopback(f"{parts.hostname}:0") or host in ("0.0.0.0", "::"):
+                return True
+        return False
 
     def unknown_evaluators(self, policy: Policy) -> list[str]:
         """Evaluators that a policy's rules look at and the settings do not have."""

@@ -29,9 +29,10 @@ class Answer:
     text: str
     retry_after_s: float | None = None
     body: bytes = b""
+    protocol: str = "HTTP"
 
     def __str__(self) -> str:
-        return f"HTTP {self.status}: {self.text[:200]}" if self.status is not None else self.text
+        return f"{self.protocol} {self.status}: {self.text[:200]}" if self.status is not None else self.text
 
 
 # 429, 502, 503 and 504 are OTLP's retryable codes, 408 is HTTP's. The others tell of the address, the key or a proxy:

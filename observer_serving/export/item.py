@@ -71,6 +71,7 @@ class ExporterStats:
     repaired_spans: int = 0
     annotations: int = 0
     annotations_refused: int = 0
+    read_back: int = 0
     last_error: str = field(default="")
     """Why the back end cannot be reached now; empty once it answers again."""
 
@@ -94,6 +95,14 @@ class Exporter(Protocol):
 
     def stop(self, timeout_s: float) -> None:
         """Finish what can be delivered within the time; the rest stays on disk for the next start."""
+        ...
+
+    def erase(self, trace_id: str) -> int:
+        """Forget what waits, or was refused, of a trace (hex); how many items there were."""
+        ...
+
+    def probe(self) -> str | None:
+        """Ask the back end once, without sending anything; what is wrong, `None` if it answers well."""
         ...
 
     def stats(self) -> ExporterStats: ...

@@ -1,73 +1,42 @@
-"""Kept traces to any OTLP/HTTP back end, and with them the annotations when it is a Phoenix.
-
-A back end that is down costs delay, not traces: items wait in a queue on disk and are sent oldest first, in batches,
-until they are accepted. A batch the back end refuses is split in half down to the one trace it refuses, which goes to
-the dead letters with the back end's answer (`observer deadletter`); all others get through.
-"""
+"""Kept traces to any OTLP/HTTP back end; to a Phoenix also annotations, and a look whether they really arrived."""
 
 import gzip
 import logging
-import random
-import threading
+import ssl
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
-from google.protobuf.message import DecodeError
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
 
-from observer_core.errors import InputError, ObserverError
+from observer_core.errors import InputError
 from observer_serving.export import phoenix as phoenix_rules
 from observer_serving.export.answer import Answer, Verdict, judge, unreachable
-from observer_serving.export.item import ExporterStats, ExportItem, ExportOutcome, OnOutcome
-from observer_serving.export.queue import DiskQueue, Entry
+from observer_serving.export.item import OnOutcome
+from observer_serving.export.queue import CHECK, NOTE, SPANS, Entry
+from observer_serving.export.queued import ExportOptions, QueuedExporter
 
 log = logging.getLogger(__name__)
 
-_IDLE_S = 1.0
-"""How often an idle exporter looks for replayed dead letters."""
 _NOTES_PER_REQUEST = 100
+_CHECKS_PER_ROUND = 50
+_CHECK_EVERY_S = 2.0
+_CHECK_FOR_S = 120.0
+"""How long a Phoenix may take to show what it has accepted; then the spans are sent again (it ignores those it has)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExportOptions:
-    """Limits and pace; the defaults suit a Phoenix on the same machine.
-
-    Attributes:
-        max_batch_bytes: request size before compression.
-        max_batch_spans: Phoenix inserts in batches of 1,000.
-        traces_per_second: a bound on the pace; off by default.
-        server_errors: how often a batch may meet HTTP 500 before it is split.
-    """
-
-    timeout_s: float = 10.0
-    max_batch_bytes: int = 4 << 20
-    max_batch_spans: int = 1000
-    max_queue_bytes: int = 8 << 30
-    traces_per_second: float | None = None
-    retry_first_s: float = 0.5
-    retry_max_s: float = 30.0
-    server_errors: int = 3
-
-
-class OtlpHttpExporter:
-    """One back end. `submit` may be called from any thread; a thread of its own delivers.
+class OtlpHttpExporter(QueuedExporter):
+    """One back end (see `QueuedExporter`).
 
     Args:
-        folder: its queue and dead letters; no other process may use it.
         endpoint: the URL of the OTLP/HTTP traces route; without a path, `/v1/traces` is meant.
         project: Phoenix's project, sent as its header; the spans themselves are not changed.
         phoenix: whether it is a Phoenix; `None` means yes if there is a project, else as its answers' headers say.
         annotate: whether a Phoenix also gets the annotation `observer.p_wrong` on each trace.
-        on_outcome: told what became of each item, at least once, from the exporter's thread.
+        read_back: whether a trace counts as exported only once Phoenix shows all its spans (needs the project).
+        ca: the authority that signed the back end's certificate, where the system does not know it.
     """
 
     def __init__(
@@ -80,165 +49,42 @@ class OtlpHttpExporter:
         headers: Mapping[str, str] | None = None,
         phoenix: bool | None = None,
         annotate: bool = True,
+        read_back: bool = False,
+        ca: Path | None = None,
         options: ExportOptions = ExportOptions(),
         on_outcome: OnOutcome | None = None,
     ) -> None:
-        self.name = name
+        super().__init__(name, folder, options=options, on_outcome=on_outcome)
         self._endpoint = _traces_url(endpoint)
         self._phoenix = phoenix if phoenix is not None or project is None else True
-        self._annotations_url = phoenix_rules.annotations_url(self._endpoint) if annotate else None
-        self._headers = dict(headers or {}) | ({phoenix_rules.PROJECT_HEADER: project} if project is not None else {})
-        self._options = options
-        self._on_outcome = on_outcome
-        self._queue = DiskQueue(folder, max_bytes=options.max_queue_bytes)
-        self._stats = ExporterStats()
-        self._client = httpx.Client(timeout=options.timeout_s, headers=self._headers)
-        self._wake = threading.Event()
-        self._deadline: float | None = None
-        self._not_before = 0.0
-        self._notes_not_before = 0.0
+        base = phoenix_rules.base_url(self._endpoint)
+        self._annotations_url = f"{base}/v1/trace_annotations" if annotate and base is not None else None
+        self._spans_url = (
+            f"{base}/v1/projects/{quote(project, safe='')}/spans" if read_back and base and project else None
+        )
+        own = {phoenix_rules.PROJECT_HEADER: project} if project is not None else {}
+        verify = ssl.create_default_context(cafile=str(ca)) if ca is not None else True
+        self._client = httpx.Client(timeout=options.timeout_s, headers=dict(headers or {}) | own, verify=verify)
+        self._notes_not_before = self._checks_not_before = 0.0
         self._notes_failed = 0
-        self._thread = threading.Thread(target=self._run, name=f"export-{name}", daemon=True)
+        self._sent_at: dict[str, float] = {}  # item → when it was sent, while it waits to be seen
 
-    def submit(self, item: ExportItem) -> None:
-        """Take an item over: when this returns it survives a crash.
+    # -- sending
 
-        Raises:
-            ObserverError: the disk refused it or the queue is full; the caller still owns the item.
-        """
-        request = ExportTraceServiceRequest(resource_spans=item.resource_spans)
-        header = {
-            "trace_id": item.decision.trace_id if item.decision else item.trace_id,
-            "decision": item.decision.to_json() if item.decision else None,
-        }
-        self._queue.put(header, request.SerializeToString(), item.spans)
-        self._wake.set()
-
-    def start(self) -> None:
-        """Begin to deliver, first what an earlier process left."""
-        self._thread.start()
-
-    def stop(self, timeout_s: float) -> None:
-        """Deliver what can be delivered within the time; the rest stays on disk for the next start."""
-        self._deadline = time.monotonic() + timeout_s
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s + self._options.timeout_s)
-        self._client.close()
-        self._queue.close()
-
-    def stats(self) -> ExporterStats:
-        """Counts since the start and the queue as it is now."""
-        items, size, age = self._queue.depth()
-        return replace(self._stats, queued_items=items, queued_bytes=size, oldest_age_s=age)
-
-    # -- the exporter's thread
-
-    def _run(self) -> None:
-        failures = 0
-        while not self._is_over():
-            try:
-                if not self._work():
-                    if self._deadline is not None:
-                        return
-                    due_in = self._notes_not_before - time.monotonic()
-                    self._wake.wait(due_in if 0 < due_in < _IDLE_S else _IDLE_S)
-                    self._wake.clear()
-                    self._queue.rescan()
-                failures = 0
-            except Exception as error:  # a thread that dies silently would stop all export
-                if not isinstance(error, ObserverError | OSError):
-                    log.exception("exporter %s failed", self.name)
-                self._stats.last_error = str(error)
-                self._pause(self._delay(failures))
-                failures += 1
-
-    def _work(self) -> bool:
-        """Send one batch and the annotations that are due; whether there was anything to do."""
-        options = self._options
-        batch: list[Entry] = []
-        if time.monotonic() >= self._not_before:
-            rate = options.traces_per_second
-            batch = self._queue.oldest(
-                max_bytes=options.max_batch_bytes,
-                max_spans=options.max_batch_spans,
-                max_items=options.max_batch_spans if rate is None else max(1, int(rate)),
-            )
-            if batch:
-                self._deliver(batch)
-                if rate is not None:
-                    self._not_before = time.monotonic() + len(batch) / rate
-        return self._annotate() or bool(batch)
-
-    def _deliver(self, entries: Sequence[Entry]) -> None:
-        """Send entries until they are accepted or dead; returns early only when the exporter stops."""
-        readable: list[Entry] = []
-        bodies: list[bytes] = []
-        decided: list[dict[str, Any]] = []
-        for entry in entries:
-            try:
-                header, body = entry.read()
-            except ObserverError as error:
-                log.error("exporter %s: %s", self.name, error)
-                self._queue.set_aside(entry)
-                continue
-            readable.append(entry)
-            bodies.append(body)
-            decided.append(header)
-        if not readable:
-            return
-        # Repeated fields of protobuf messages join by concatenation, so the spans' bytes stay as they are.
-        answer = self._send_until_judged(b"".join(bodies), len(readable))
-        if answer is None:
-            return
-        if answer.verdict is Verdict.ACCEPTED:
-            for entry, header in zip(readable, decided, strict=True):
-                self._accepted(entry, header)
-        elif len(readable) > 1:
-            middle = len(readable) // 2
-            self._deliver(readable[:middle])
-            if not self._is_over():
-                self._deliver(readable[middle:])
-        else:
-            self._bury(readable[0], decided[0], answer)
-
-    def _send_until_judged(self, body: bytes, traces: int) -> Answer | None:
-        """The back end's verdict on the data (never WAIT); `None` when the exporter stops before there is one."""
+    def _prepare(self, body: bytes) -> bytes:
         if self._phoenix:
             body, repaired = phoenix_rules.repair_times(body)
             self._stats.repaired_spans += repaired
-        compressed = gzip.compress(body, compresslevel=4, mtime=0)
-        waits = broke = 0
-        works_without_it = False
-        while True:
-            answer = self._post_spans(compressed, encoding="gzip")
-            if answer.verdict is Verdict.ACCEPTED:
-                self._stats.last_error = ""
-                self._count_rejected(answer.body)
-                return answer
-            self._stats.last_error = str(answer)
-            if answer.verdict is Verdict.REFUSED:
-                return answer
-            if answer.verdict is Verdict.BROKE:
-                broke += 1
-                if broke >= self._options.server_errors:
-                    # One trace is only to blame if the back end works without it, and then breaks on it once more.
-                    if traces > 1 or works_without_it:
-                        return answer
-                    works_without_it = self._answers_without_data()
-                    if works_without_it:
-                        continue
-            if waits == 0:
-                log.warning("exporter %s waits: %s", self.name, answer)
-            self._stats.retries += 1
-            self._pause(answer.retry_after_s if answer.retry_after_s is not None else self._delay(waits))
-            waits += 1
-            if self._is_over():
-                return None
+        return gzip.compress(body, compresslevel=4, mtime=0)
 
-    def _post_spans(self, content: bytes, *, encoding: str) -> Answer:
+    def _post(self, prepared: bytes) -> Answer:
+        return self._request(prepared, encoding="gzip")
+
+    def _post_nothing(self) -> Answer:
+        return self._request(b"", encoding="identity")
+
+    def _request(self, content: bytes, *, encoding: str) -> Answer:
         headers = {"content-type": "application/x-protobuf", "content-encoding": encoding}
-        self._stats.requests += 1
         try:
             response = self._client.post(self._endpoint, content=content, headers=headers)
         except httpx.HTTPError as error:
@@ -247,46 +93,79 @@ class OtlpHttpExporter:
             self._phoenix = phoenix_rules.VERSION_HEADER in response.headers or None
         return judge(response)
 
-    def _answers_without_data(self) -> bool:
-        """Whether the back end takes an empty request, that is: whether it works at all."""
-        empty = self._post_spans(b"", encoding="identity")
-        return empty.verdict in (Verdict.ACCEPTED, Verdict.REFUSED)
+    def _close(self) -> None:
+        self._client.close()
 
-    def _count_rejected(self, body: bytes) -> None:
-        try:
-            partial = ExportTraceServiceResponse.FromString(body).partial_success
-        except DecodeError:
-            return  # not every back end answers in protobuf; the status is what counts
-        if partial.rejected_spans:
-            self._stats.rejected_spans += partial.rejected_spans
-            log.warning("exporter %s: %d spans rejected: %s", self.name, partial.rejected_spans, partial.error_message)
+    # -- after sending
 
     def _accepted(self, entry: Entry, header: dict[str, Any]) -> None:
+        if self._spans_url is None:
+            self._arrived(entry, header)
+        else:
+            self._queue.move(entry, CHECK)
+            self._sent_at[entry.path.stem] = time.monotonic()
+
+    def _arrived(self, entry: Entry, header: dict[str, Any]) -> None:
+        self._finished(entry, header)
         decision = header["decision"]
-        self._tell(header["trace_id"], "late_spans" if decision is None else "exported", entry.spans, "")
-        self._stats.exported_traces += decision is not None
-        self._stats.exported_spans += entry.spans
         annotates = self._phoenix and self._annotations_url is not None
         if annotates and decision is not None and phoenix_rules.annotation(decision) is not None:
-            self._queue.mark_sent(entry)
+            self._queue.move(entry, NOTE)
         else:
             self._queue.done(entry)
 
-    def _bury(self, entry: Entry, header: dict[str, Any], answer: Answer) -> None:
-        log.error("exporter %s: trace %s is refused, %s", self.name, header["trace_id"], answer)
-        self._queue.bury(entry, {"at": _now(), "status": answer.status, "response": answer.text})
-        self._stats.dead_lettered += 1
-        self._tell(header["trace_id"], "dead_letter", entry.spans, str(answer))
+    def _more_work(self) -> bool:
+        return self._annotate() | self._read_back()
 
-    def _tell(self, trace_id: str, outcome: Any, spans: int, detail: str) -> None:
-        if self._on_outcome is not None:
-            self._on_outcome(ExportOutcome(trace_id, self.name, outcome, spans, _now(), detail))
+    def _more_due(self) -> float:
+        return min(self._notes_not_before, self._checks_not_before)
+
+    def _read_back(self) -> bool:
+        """Look whether what was sent is there; whether anything was found or sent again."""
+        now = time.monotonic()
+        if self._spans_url is None or now < self._checks_not_before:
+            return False
+        self._checks_not_before = now + _CHECK_EVERY_S
+        progress = False
+        for entry in self._queue.waiting(CHECK, _CHECKS_PER_ROUND):
+            header, _ = entry.read()
+            found = self._spans_there(header["trace_id"])
+            if found is None:
+                return progress
+            sent_at = self._sent_at.setdefault(entry.path.stem, now)
+            if found >= min(entry.spans, phoenix_rules.PAGE):
+                self._stats.read_back += 1
+                self._arrived(entry, header)
+            elif now - sent_at > _CHECK_FOR_S:
+                log.warning("exporter %s: trace %s did not arrive; sending it again", self.name, header["trace_id"])
+                self._stats.retries += 1
+                self._queue.move(entry, SPANS)
+            else:
+                continue
+            self._sent_at.pop(entry.path.stem, None)
+            progress = True
+        return progress
+
+    def _spans_there(self, trace_id: str) -> int | None:
+        """How many spans of a trace Phoenix shows; `None` when it does not say."""
+        params = {"trace_id": trace_id, "limit": phoenix_rules.PAGE}
+        try:
+            answer = self._client.get(self._spans_url or "", params=params)
+        except httpx.HTTPError as error:
+            self._stats.last_error = str(unreachable(error, self._spans_url or ""))
+            return None
+        if answer.status_code == 404:  # no such project yet
+            return 0
+        if not answer.is_success:
+            self._stats.last_error = str(judge(answer))
+            return None
+        return len(answer.json()["data"])
 
     def _annotate(self) -> bool:
         """Post the annotations of sent traces; whether any was posted. Spans never wait for annotations."""
         if self._annotations_url is None or time.monotonic() < self._notes_not_before:
             return False
-        entries = self._queue.notes(_NOTES_PER_REQUEST)
+        entries = self._queue.waiting(NOTE, _NOTES_PER_REQUEST)
         if not entries:
             return False
         rows = [phoenix_rules.annotation(entry.read()[0]["decision"]) for entry in entries]
@@ -309,22 +188,6 @@ class OtlpHttpExporter:
             self._queue.done(entry)
         return True
 
-    # -- time
-
-    def _is_over(self) -> bool:
-        return self._deadline is not None and time.monotonic() >= self._deadline
-
-    def _delay(self, failures: int) -> float:
-        """Exponential back-off with jitter: between half of the step and the step."""
-        step = min(self._options.retry_max_s, self._options.retry_first_s * 2 ** min(failures, 20))
-        return step * random.uniform(0.5, 1.0)
-
-    def _pause(self, seconds: float) -> None:
-        """Sleep, but no longer than until the deadline that a `stop` sets meanwhile."""
-        end = time.monotonic() + seconds
-        while (now := time.monotonic()) < min(end, self._deadline or end):
-            time.sleep(min(0.05, end - now))
-
 
 def _traces_url(endpoint: str) -> str:
     parts = urlsplit(endpoint)
@@ -333,7 +196,3 @@ def _traces_url(endpoint: str) -> str:
             f"the endpoint {endpoint!r} is no http:// or https:// URL; give that of an OTLP/HTTP traces route"
         )
     return endpoint.rstrip("/") + "/v1/traces" if parts.path in ("", "/") else endpoint
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

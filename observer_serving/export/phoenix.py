@@ -8,12 +8,14 @@ PROJECT_HEADER = "x-project-name"
 VERSION_HEADER = "x-phoenix-server-version"
 """On every answer of a Phoenix server: how one is recognised when the settings do not say so."""
 ANNOTATION_NAME = "observer.p_wrong"
+PAGE = 1000
+"""The most spans of one answer."""
 _TRACES_PATH = "/v1/traces"
 
 
-def annotations_url(endpoint: str) -> str | None:
-    """Where trace annotations go, from where traces go; `None` when the path is not Phoenix's."""
-    return endpoint.removesuffix(_TRACES_PATH) + "/v1/trace_annotations" if endpoint.endswith(_TRACES_PATH) else None
+def base_url(endpoint: str) -> str | None:
+    """The server, from where traces go; `None` when the path is not Phoenix's."""
+    return endpoint.removesuffix(_TRACES_PATH) if endpoint.endswith(_TRACES_PATH) else None
 
 
 def annotation(decision: dict[str, Any]) -> dict[str, Any] | None:

@@ -1,6 +1,7 @@
 """A queue on disk: one file per item, whole by rename, so that what was accepted survives `kill -9` and a power cut.
 
     <folder>/queue/<time>-<spans>-<id>.spans   to be sent
+    <folder>/queue/<time>-<spans>-<id>.check   sent; the back end has not shown it yet
     <folder>/queue/<time>-<spans>-<id>.note    sent; its annotation is still to be posted
     <folder>/dead/<time>-<spans>-<id>.dead     refused by the back end, with its answer
 
@@ -26,7 +27,7 @@ from observer_serving.export.item import QueueFull
 
 EXPORT_FOLDER = "export"
 """Under `OBSERVER_HOME/serving`: one folder per exporter, by name."""
-SPANS, NOTE, DEAD = ".spans", ".note", ".dead"
+SPANS, CHECK, NOTE, DEAD = ".spans", ".check", ".note", ".dead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,9 @@ class Entry:
         return cls(path, int(time_text), int(spans_text), size)
 
     @property
-    def sent(self) -> bool:
-        """Whether only its annotation is left to do."""
-        return self.path.suffix == NOTE
+    def state(self) -> str:
+        """What is left to do: `SPANS`, `CHECK` or `NOTE`."""
+        return self.path.suffix
 
     def read(self) -> tuple[dict[str, Any], bytes]:
         """The header and the request's bytes.
@@ -124,7 +125,7 @@ class DiskQueue:
         batch: list[Entry] = []
         size = spans = 0
         for entry in self._snapshot():
-            if entry.sent:
+            if entry.state != SPANS:
                 continue
             size += entry.size
             spans += entry.spans
@@ -133,14 +134,18 @@ class DiskQueue:
             batch.append(entry)
         return batch
 
-    def notes(self, limit: int) -> list[Entry]:
-        """The oldest items whose annotation is still to be posted."""
-        return [entry for entry in self._snapshot() if entry.sent][:limit]
+    def waiting(self, state: str, limit: int) -> list[Entry]:
+        """The oldest items in a state."""
+        return [entry for entry in self._snapshot() if entry.state == state][:limit]
 
-    def mark_sent(self, entry: Entry) -> None:
-        """The back end has the spans; the annotation remains."""
-        renamed = entry.path.with_suffix(NOTE)
-        entry.path.rename(renamed)
+    def move(self, entry: Entry, state: str) -> None:
+        """Something was done with an item; another thing remains."""
+        renamed = entry.path.with_suffix(state)
+        try:
+            entry.path.rename(renamed)
+        except FileNotFoundError:  # erased meanwhile
+            self.done(entry)
+            return
         with self._lock:
             self._drop(entry)
             self._add(replace(entry, path=renamed))
@@ -166,12 +171,25 @@ class DiskQueue:
         with self._lock:
             self._drop(entry)
 
+    def erase(self, trace_id: str) -> int:
+        """Remove what waits or was refused of a trace (hex); how many files there were."""
+        gone = 0
+        for entry in self._snapshot():
+            if _is_about(entry.path, trace_id):
+                self.done(entry)
+                gone += 1
+        for path in self._dead.iterdir():
+            if _is_about(path, trace_id):
+                path.unlink(missing_ok=True)
+                gone += 1
+        return gone
+
     def rescan(self) -> None:
         """Take in files that another process put here, such as replayed dead letters; forget those that are gone."""
         found: dict[str, Entry] = {}
         with os.scandir(self._queue) as files:
             for file in files:
-                if file.name.endswith((SPANS, NOTE)) and not file.name.startswith("."):
+                if file.name.endswith((SPANS, CHECK, NOTE)) and not file.name.startswith("."):
                     with contextlib.suppress(FileNotFoundError):
                         entry = Entry.of(Path(file.path), file.stat().st_size)
                         if entry is not None:
@@ -205,6 +223,18 @@ class DiskQueue:
     def _drop(self, entry: Entry) -> None:
         if self._entries.pop(entry.path.name, None) is not None:
             self._bytes -= entry.size
+
+
+def _is_about(path: Path, trace_id: str) -> bool:
+    """Whether a file holds a trace; of a damaged one its bytes are searched."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return False
+    try:
+        return orjson.loads(data.partition(b"\n")[0])["trace_id"] == trace_id
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return trace_id.encode() in data or bytes.fromhex(trace_id) in data
 
 
 @dataclass(frozen=True, slots=True)

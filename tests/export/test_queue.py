@@ -8,7 +8,7 @@ import pytest
 from observer_core.errors import InputError, ObserverError
 from observer_core.files import write_whole
 from observer_serving.export.item import QueueFull
-from observer_serving.export.queue import DiskQueue, dead_letters, replay
+from observer_serving.export.queue import NOTE, DiskQueue, dead_letters, replay
 
 BIG = 1 << 30
 
@@ -41,12 +41,12 @@ def test_a_new_process_finds_what_was_left_and_what_is_done_is_gone(tmp_path):
         queue.put({"n": n}, b"body\nwith lines", spans=1)
     first, second, _ = _all(queue)
     queue.done(first)
-    queue.mark_sent(second)
+    queue.move(second, NOTE)
     queue.close()
     again = DiskQueue(tmp_path, max_bytes=BIG)
     assert _names(_all(again)) == [2]
-    assert _names(again.notes(10)) == [1]
-    again.done(again.notes(10)[0])
+    assert _names(again.waiting(NOTE, 10)) == [1]
+    again.done(again.waiting(NOTE, 10)[0])
     again.done(_all(again)[0])
     assert again.depth()[:2] == (0, 0)
 

@@ -73,7 +73,7 @@ def test_a_full_file(tmp_path: Path, monkeypatch):
         ),
         ("scorer: {kind: cascade, cascade: {first: {kind: builtin}, second: {kind: builtin}}}", "scorer", "stronger"),
         ("projects: {shop: {scorer: {kind: builtin, shadow: {n: {kind: cascade}}}}}", "projects.shop.scorer", "kind"),
-        ("exporters: [{name: a, endpoint: 'ftp://x'}]", "exporters[0].endpoint", "http"),
+        ("exporters: [{name: a, endpoint: 'ftp://x'}]", "exporters[0]", "http"),
         ("exporters: [{name: a, endpoint: 'http://x'}, {name: a, endpoint: 'http://y'}]", "exporters", "rename"),
         ("a: [", "observer.yaml", "line 1"),
         ("- a", "observer.yaml", "mapping"),

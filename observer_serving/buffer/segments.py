@@ -1,0 +1,59 @@
+"""The bytes of a log segment: checksummed entries one after the other, found again after a damaged stretch."""
+
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+
+MAGIC = b"OBSR"
+ENTRY = struct.Struct("<4sII")  # magic, length, crc32 of the payload
+_IOV_MAX = 1024  # Linux and macOS
+
+
+def payloads(data: bytes) -> Iterator[bytes]:
+    """The entries of a segment that are whole."""
+    position = 0
+    while position < len(data):
+        payload = entry_at(data, position)
+        if payload is None:
+            position = data.find(MAGIC, position + 1)
+            if position < 0:
+                return
+        else:
+            yield payload
+            position += ENTRY.size + len(payload)
+
+
+def framed(parts: list[bytes]) -> list[bytes]:
+    """An entry around a payload given in parts."""
+    crc = 0
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    return [ENTRY.pack(MAGIC, sum(map(len, parts)), crc), *parts]
+
+
+def write_all(descriptor: int, parts: list[bytes]) -> int:
+    """Write the parts without joining them first; returns how many bytes."""
+    total = 0
+    for first in range(0, len(parts), _IOV_MAX):
+        chunk = parts[first : first + _IOV_MAX]
+        size = sum(map(len, chunk))
+        written = os.writev(descriptor, chunk)
+        if written < size:  # a disk about to fill up, or a signal
+            rest = memoryview(b"".join(chunk))[written:]
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+        total += size
+    return total
+
+
+def entry_at(data: bytes, position: int) -> bytes | None:
+    """The payload of the entry that begins here, if there is a whole one."""
+    if len(data) - position < ENTRY.size:
+        return None
+    magic, length, crc = ENTRY.unpack_from(data, position)
+    start = position + ENTRY.size
+    if magic != MAGIC or start + length > len(data):
+        return None
+    payload = data[start : start + length]
+    return payload if zlib.crc32(payload) == crc else None
