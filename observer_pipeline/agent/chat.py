@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from observer_core.errors import InputError
+from observer_pipeline.agent.models.choose import check_model
 from observer_pipeline.agent.questions import AgentQuestion, Paragraph
 from observer_pipeline.agent.sources import read_questions
 from observer_pipeline.agent.world import generate_world
 
 AGENTS_FOLDER = Path(__file__).with_name("chat_agents")
 SOURCE_VARIABLE = "OBSERVER_CHAT_SOURCE"
+MODEL_VARIABLE = "OBSERVER_CHAT_MODEL"
+"""How the command tells the agent, which ADK's server loads by itself, what it was given."""
 SAMPLE_QUESTIONS = 40
 
 _Asgi = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
@@ -29,13 +32,14 @@ def all_paragraphs(questions: list[AgentQuestion]) -> list[Paragraph]:
     return list({p.title: p for question in questions for p in question.paragraphs}.values())
 
 
-def serve_chat(port: int, *, endpoint: str | None, project: str, source: str | None) -> None:
+def serve_chat(port: int, *, endpoint: str | None, project: str, source: str | None, model: str) -> None:
     """Serve ADK's chat UI on loopback until interrupted; every message becomes a trace, exported to `endpoint`.
 
     Raises:
-        InputError: the port is in use, or no receiver answers at `endpoint`.
+        InputError: the port is in use, no receiver answers at `endpoint`, or there is no such model.
     """
     _check_port(port)
+    check_model(model)
     import uvicorn
     from google.adk.cli.fast_api import get_fast_api_app
 
@@ -51,8 +55,9 @@ def serve_chat(port: int, *, endpoint: str | None, project: str, source: str | N
         yield
         tracing.flush()  # uvicorn ends the process by the signal it got, so nothing after it would run
 
+    os.environ[MODEL_VARIABLE] = model
     if source:
-        os.environ[SOURCE_VARIABLE] = str(Path(source).resolve())
+        os.environ[SOURCE_VARIABLE] = str(Path(source).resolve()) if Path(source).exists() else source
     app = get_fast_api_app(
         agents_dir=str(AGENTS_FOLDER),
         session_service_uri="memory://",

@@ -137,6 +137,7 @@ def chat(
     port: Annotated[int, typer.Option(help="Port of the chat UI on loopback")] = 8000,
     endpoint: Endpoint = "http://127.0.0.1:4318",
     hotpotqa: Hotpotqa = None,
+    model: Model = "offline",
     project: Project = "observer",
     export: Annotated[bool, typer.Option(help="Export the spans of every message")] = True,
 ) -> None:
@@ -149,7 +150,7 @@ def chat(
     for question in random.Random(0).sample(samples, min(6, len(samples))):
         print(f"  {question.question}")
     sys.stdout.flush()
-    serve_chat(port, endpoint=endpoint if export else None, project=project, source=hotpotqa)
+    serve_chat(port, endpoint=endpoint if export else None, project=project, source=hotpotqa, model=model)
 
 
 def quality(

@@ -1,15 +1,19 @@
 """`observer agent` as a user calls it."""
 
+import contextlib
 import json
-import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 from agent_runs import Receiver
+from model_servers import OllamaServer
+from phoenix_server import free_port
+from serving.harness import Service
 
 from observer_core.traces.normalise import normalise
 from observer_pipeline.agent.chat import sample_questions
@@ -39,16 +43,15 @@ def test_bad_input_is_one_line_and_exit_2(tmp_path: Path) -> None:
     assert "exists already" in done.stderr
 
 
-@pytest.mark.heavy
-def test_every_chat_message_becomes_one_trace_that_reads_back(receiver: Receiver) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [*OBSERVER, "chat", "--port", str(port), "--endpoint", receiver.url]
+@contextlib.contextmanager
+def chat(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`observer agent chat` as a process of its own; yields its address once it answers."""
+    port = free_port()
+    command = [*OBSERVER, "chat", "--port", str(port), *arguments]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         base = f"http://127.0.0.1:{port}"
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 240
         while True:
             try:
                 assert httpx.get(f"{base}/list-apps").json() == ["researcher"]
@@ -57,17 +60,68 @@ def test_every_chat_message_becomes_one_trace_that_reads_back(receiver: Receiver
                 assert server.poll() is None
                 assert time.monotonic() < deadline
                 time.sleep(0.5)
-        httpx.post(f"{base}/apps/researcher/users/u/sessions/s", json={}).raise_for_status()
-        question = sample_questions(None)[0].question
-        message = {"role": "user", "parts": [{"text": question}]}
-        body = {"app_name": "researcher", "user_id": "u", "session_id": "s", "new_message": message}
-        events = httpx.post(f"{base}/run", json=body, timeout=60).raise_for_status().json()
+        yield base, server
     finally:
+        server.terminate()
+        server.wait(timeout=60)
+
+
+def say(base: str, session: str, text: str) -> list[dict]:
+    """Send a message as the UI does; returns ADK's events."""
+    httpx.post(f"{base}/apps/researcher/users/u/sessions/{session}", json={})
+    message = {"role": "user", "parts": [{"text": text}]}
+    body = {"app_name": "researcher", "user_id": "u", "session_id": session, "new_message": message}
+    return httpx.post(f"{base}/run", json=body, timeout=120).raise_for_status().json()
+
+
+@pytest.mark.heavy
+def test_every_chat_message_becomes_one_trace_that_reads_back(receiver: Receiver) -> None:
+    questions = [question.question for question in sample_questions(None)[:2]]
+    with chat("--endpoint", receiver.url) as (base, server):
+        assert httpx.get(f"{base}/dev-ui/").status_code == 200
+        events = [say(base, "s", question) for question in questions]  # two turns of one session
         server.terminate()
         printed = server.communicate(timeout=60)[0]
     assert "Ask for example" in printed
-    (spans,) = receiver.by_trace().values()  # the UI's own requests are no traces
-    read = normalise(spans)
-    assert read.complete
-    assert read.trace.question == question
-    assert read.trace.final_answer == events[-1]["content"]["parts"][0]["text"]
+    reads = [normalise(spans) for spans in receiver.by_trace().values()]  # the UI's own requests are no traces
+    assert [read.trace.question for read in reads] == questions
+    for read, said in zip(reads, events, strict=True):
+        assert read.complete
+        assert read.trace.final_answer == "".join(part.get("text", "") for part in said[-1]["content"]["parts"])
+
+
+@pytest.mark.heavy
+def test_a_running_service_scores_every_message(tmp_path: Path) -> None:
+    service = Service(tmp_path / "home", {"exporters": []}).start()
+    try:
+        question = sample_questions(None)[0].question
+        with chat("--endpoint", service.otlp_http) as (base, _):
+            say(base, "s", question)
+            deadline = time.monotonic() + 120
+            while not (decisions := service.get("/v1/decisions")["decisions"]):
+                assert time.monotonic() < deadline
+                time.sleep(0.5)
+        [decision] = decisions
+        assert 0 <= decision["p_wrong"] <= 1
+        assert (decision["project"], decision["complete_reason"]) == ("observer", "root_ended")
+        assert decision["spans"] >= 8
+    finally:
+        service.terminate()
+
+
+@pytest.mark.heavy
+def test_the_chat_runs_on_a_served_model(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    with OllamaServer(["Tarnholm"]) as ollama:
+        monkeypatch.setenv("OLLAMA_HOST", ollama.url)
+        with chat("--endpoint", receiver.url, "--model", "ollama:qwen2.5:7b") as (base, _):
+            assert say(base, "s", "Where?")[-1]["content"]["parts"][0]["text"] == "Tarnholm"
+        assert ollama.requests[0]["messages"][-1]["content"] == "Where?"
+
+
+def test_the_chat_says_what_is_wrong_before_it_starts() -> None:
+    done = observer("chat", "--endpoint", "http://127.0.0.1:9", "--port", str(free_port()))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "no OTLP receiver" in done.stderr
+    done = observer("chat", "--no-export", "--model", "gpt", "--port", str(free_port()))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "unknown model" in done.stderr

@@ -14,10 +14,9 @@ def wrong_entity(question: AgentQuestion, rng: random.Random) -> Injection | Non
     titles = list(question.supporting_titles)
     rng.shuffle(titles)
     for title in titles:
-        page = page_of(question, title)
         name = re.sub(r" \([^)]*\)$", "", title)
-        models = [p for p in question.paragraphs if p.title not in titles and _subject(p) and page]
-        if models:
+        models = [page for page in question.paragraphs if page.title not in titles and _subject(page)]
+        if models and page_of(question, title):
             model = rng.choice(models)
             text = model.text.replace(_subject(model), name)
             details = {"title": title, "facts_of": model.title}

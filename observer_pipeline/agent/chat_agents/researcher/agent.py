@@ -4,8 +4,8 @@ import os
 
 from google.adk.agents.callback_context import CallbackContext
 
-from observer_pipeline.agent.chat import SOURCE_VARIABLE, all_paragraphs, sample_questions
-from observer_pipeline.agent.models.offline import OfflineLlm
+from observer_pipeline.agent.chat import MODEL_VARIABLE, SOURCE_VARIABLE, all_paragraphs, sample_questions
+from observer_pipeline.agent.models.choose import build_model
 from observer_pipeline.agent.runner import Budget, build_agent
 from observer_pipeline.agent.tools import ParagraphIndex, Toolbox
 
@@ -19,5 +19,5 @@ def _new_budget(callback_context: CallbackContext) -> None:  # noqa: ARG001 - AD
     _toolbox.calls = 0
 
 
-root_agent = build_agent(OfflineLlm(), _toolbox)
+root_agent = build_agent(build_model(os.environ.get(MODEL_VARIABLE, "offline")), _toolbox)
 root_agent.before_agent_callback = _new_budget
