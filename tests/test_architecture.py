@@ -55,6 +55,12 @@ def test_dagster_modules_do_not_postpone_annotations():
     assert [str(f) for f in dagster_files if "__future__" in imports(f)] == []
 
 
+def test_test_files_have_names_of_their_own():
+    """pytest imports them by base name: of two that share one, only the first would run."""
+    names = [f.name for f in (ROOT / "tests").rglob("test_*.py")]
+    assert {name for name in names if names.count(name) > 1} == set()
+
+
 def test_modules_stay_small():
     sizes = {
         str(f.relative_to(ROOT)): n

@@ -120,8 +120,9 @@ def test_slow_clients_hold_up_nobody_and_are_sent_away(model: ScriptedModel):
 
 def test_an_answer_that_takes_too_long_is_given_up(model: ScriptedModel):
     with serving(model, deadline=0.2) as server, ThreadPoolExecutor(2) as clients:
-        late = [clients.submit(server.post, body(state="HANG")), clients.submit(server.post, body(state="behind it"))]
-        for answer in late:
+        hanging = clients.submit(server.post, body(state="HANG"))
+        until(lambda: model.batches == [["HANG"]])
+        for answer in (hanging, clients.submit(server.post, body(state="behind it"))):
             assert (answer.result().status_code, answer.result().json()["detail"]["error_type"]) == (503, "timeout")
             assert answer.result().headers["retry-after"]
         model.go.set()
