@@ -26,7 +26,7 @@ from observer_serving.candidate import Candidate, from_json, read_spans
 from observer_serving.clock import Clock
 from observer_serving.decide import Decider
 from observer_serving.deliver import Decided, Delivery, LatePiece
-from observer_serving.events import Again, Call, Event, Forget, Resumed
+from observer_serving.events import Again, Arrived, Call, Event, Forget, Resumed
 from observer_serving.export import ExportOutcome
 from observer_serving.flight import Flight, InFlight
 from observer_serving.logs import DECISIONS
@@ -117,8 +117,7 @@ class Engine:
     def accept(self, entries: list[Logged]) -> None:
         """Take entries that are safe; called by the buffer's thread."""
         self._put_bytes += sum(entry.received.size for entry in entries)
-        for entry in entries:
-            self._events.put(entry)
+        self._events.put(Arrived(entries))
 
     def accept_again(self, entries: list[Logged], part: int) -> None:
         """Take entries that an engine had before: what is undecided goes on, what was decided stays decided."""
@@ -184,6 +183,7 @@ class Engine:
     def _take_again(self, again: Again, now: float) -> None:
         entry = again.entry
         age = min(max(0.0, (self._clock.now_ns() - entry.received.received_ns) / 1e9), self._max_age)
+        self._count_received(entry, now)
         for item in entry.received.items:
             recorded = self._record.lookup(item.trace_id)
             if recorded is not None and not self._record.is_settled(recorded):
@@ -262,13 +262,8 @@ class Engine:
         self._show()
 
     def _handle(self, event: Event, now: float) -> None:
-        if isinstance(event, Logged):
-            self._taken_bytes += event.received.size
-            items = event.received.items
-            new = [i.trace_id for i in items if i.trace_id not in self._assembler and i.trace_id not in self.in_flight]
-            decided = self._record.decided(new) if new else set()
-            for item in items:
-                self._receive(event, item, now, age=0.0, decided=item.trace_id in decided)
+        if isinstance(event, Arrived):
+            self._take(event.entries, now)
         elif isinstance(event, Again):
             self._taken_bytes += event.entry.received.size
             self._take_again(event, now)
@@ -287,11 +282,24 @@ class Engine:
 
     # -- stages
 
+    def _take(self, entries: list[Logged], now: float) -> None:
+        self._taken_bytes += sum(entry.received.size for entry in entries)
+        ids = {item.trace_id for entry in entries for item in entry.received.items}
+        new = [trace_id for trace_id in ids if trace_id not in self._assembler and trace_id not in self.in_flight]
+        decided = self._record.decided(new) if new else set()
+        for entry in entries:
+            self._count_received(entry, now)
+            for item in entry.received.items:
+                self._receive(entry, item, now, age=0.0, decided=item.trace_id in decided)
+
+    def _count_received(self, entry: Logged, now: float) -> None:
+        self._metrics.bytes_received.inc(entry.received.size)
+        spans = sum(item.spans for item in entry.received.items if isinstance(item, Piece))
+        self._metrics.spans_received.inc(spans)
+        self._stats.received(spans, now)
+
     def _receive(self, entry: Logged, item: Piece | JsonTrace, now: float, age: float, *, decided: bool) -> None:
-        self._metrics.bytes_received.inc(len(item.data))
-        if not (is_json := isinstance(item, JsonTrace)):
-            self._metrics.spans_received.inc(item.spans)
-            self._stats.received(item.spans, now)
+        is_json = isinstance(item, JsonTrace)
         is_open = item.trace_id in self._assembler
         if self._record.erased(item.trace_id):
             self._metrics.spans_dropped.inc(0 if is_json else item.spans)

@@ -13,6 +13,13 @@ from observer_serving.score import Scored, ShadowScore
 
 
 @dataclass(frozen=True, slots=True)
+class Arrived:
+    """Entries that are safe and came together."""
+
+    entries: list[Logged]
+
+
+@dataclass(frozen=True, slots=True)
 class Again:
     """An entry that an engine had before."""
 
@@ -51,4 +58,4 @@ class Call:
             self.result.set_exception(error)
 
 
-Event = Call | Logged | Again | Resumed | Forget | list[Scored] | list[Evaluated] | ShadowScore | ExportOutcome | None
+Event = Call | Arrived | Again | Resumed | Forget | list[Scored] | list[Evaluated] | ShadowScore | ExportOutcome | None

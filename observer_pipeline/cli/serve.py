@@ -1,6 +1,5 @@
 """`observer serve`: the service."""
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +24,7 @@ def register(app: typer.Typer) -> None:
         from observer_serving import logs
         from observer_serving.app import create_app
         from observer_serving.config import read_settings
+        from observer_serving.process import serve as serve_here
 
         settings = read_settings(config)
         if check:
@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
             return
         logs.configure()
         service = create_app(settings)
-        asyncio.run(service.run(on_ready=_announce, read_again=lambda: read_settings(config)))
+        serve_here(service.run(on_ready=_announce, read_again=lambda: read_settings(config)))
 
 
 def _check(settings: "Settings", where: str) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 TRACE_ID_BYTES = 16
 SPAN_ID_BYTES = 8
@@ -58,19 +59,23 @@ class Cut:
 
 
 class _Builder:
-    """Collects where a trace's bytes lie; neighbouring spans become one range, nothing is copied before `data`."""
+    """Collects where a trace's bytes lie; neighbouring spans become one range, nothing is copied before `piece`."""
 
-    __slots__ = ("body", "ids", "parts", "ranges", "resource", "resource_parts", "root_ended", "scope", "scope_head")
+    __slots__ = (
+        "body", "ids", "parts", "ranges", "resource", "resource_parts", "root_ended", "scope", "scope_head", "trace_id",
+    )  # fmt: skip
 
-    def __init__(self, body: memoryview) -> None:
+    def __init__(self, trace_id: bytes, body: memoryview) -> None:
+        self.trace_id = trace_id
         self.body = body
-        self.ids = bytearray()
+        self.ids: list[bytes] = []
         self.root_ended = False
         self.parts: list[bytes | memoryview] = []
         self.resource = self.scope = -1  # the numbers of the open envelopes
         self.resource_parts: list[bytes | memoryview] = []
         self.scope_head = b""
-        self.ranges: list[tuple[int, int]] = []
+        self.ranges: list[int] = []
+        """Start, stop, start, stop … of the open scope's spans."""
 
     def open(self, resource: int, resource_head: bytes, scope: int, scope_head: bytes) -> None:
         """Put the next spans into these envelopes."""
@@ -81,22 +86,16 @@ class _Builder:
             self.resource_parts = [resource_head]
         self.scope, self.scope_head = scope, scope_head
 
-    def add(self, start: int, stop: int) -> None:
-        if self.ranges and self.ranges[-1][1] == start:
-            self.ranges[-1] = (self.ranges[-1][0], stop)
-        else:
-            self.ranges.append((start, stop))
-
-    def data(self) -> bytes:
+    def piece(self) -> Piece:
         self._close_scope()
         self._close_resource()
-        return b"".join(self.parts)
+        return Piece(self.trace_id, b"".join(self.ids), self.root_ended, b"".join(self.parts))
 
     def _close_scope(self) -> None:
         if self.ranges:
-            size = len(self.scope_head) + sum(stop - start for start, stop in self.ranges)
-            self.resource_parts += (_header(_SCOPE_SPANS, size), self.scope_head)
-            self.resource_parts += [self.body[start:stop] for start, stop in self.ranges]
+            spans = [self.body[start:stop] for start, stop in zip(self.ranges[::2], self.ranges[1::2], strict=True)]
+            size = len(self.scope_head) + sum(map(len, spans))
+            self.resource_parts += (_header(_SCOPE_SPANS, size), self.scope_head, *spans)
             self.ranges = []
 
     def _close_resource(self) -> None:
@@ -117,10 +116,51 @@ def cut(message: ExportTraceServiceRequest, body: bytes) -> Cut:
     A trace id is 16 bytes and a span id 8, neither all zero (the OTLP schema's own rule).
     """
     try:
-        return _cut(message, body)
+        return _whole(message, body) or _cut(message, body)
     except _OddWireError:
         message.DiscardUnknownFields()  # where groups and other oddities live
         return _cut(message, message.SerializeToString())
+
+
+def _whole(message: ExportTraceServiceRequest, body: bytes) -> Cut | None:
+    """The request as one piece, just as it came, if it is nothing but usable spans of one trace."""
+    head, resources = _envelope(body, 0, len(body), _RESOURCE_SPANS)
+    if head or len(resources) != len(message.resource_spans):
+        return None
+    trace_id = None
+    ids: list[bytes] = []
+    root_ended = False
+    for resource_spans in message.resource_spans:
+        if not resource_spans.scope_spans:
+            return None
+        for scope_spans in resource_spans.scope_spans:
+            spans = scope_spans.spans
+            if not spans:
+                return None
+            trace_id = trace_id or spans[0].trace_id
+            if spans[-1].trace_id != trace_id:  # of a batch this is seen at once
+                return None
+            for span in spans:
+                if span.trace_id != trace_id:
+                    return None
+                ids.append(span.span_id)
+                root_ended = root_ended or _is_ended_root(span)
+    if trace_id is None or not _is_usable(trace_id, _NO_TRACE):
+        return None
+    unique = set(ids)
+    if not all(_is_usable(span_id, _NO_SPAN) for span_id in unique):
+        return None
+    piece = Piece(trace_id, b"".join(ids), root_ended, body)
+    return Cut([piece], len(ids), 0, _in_words({}, len(ids) - len(unique)))
+
+
+def _is_usable(given: bytes, zero: bytes) -> bool:
+    return len(given) == len(zero) and given != zero
+
+
+def _is_ended_root(span: Span) -> bool:
+    parent = span.parent_span_id
+    return (not parent or parent == _NO_SPAN) and span.end_time_unix_nano != 0
 
 
 def _cut(message: ExportTraceServiceRequest, body: bytes) -> Cut:
@@ -137,30 +177,30 @@ def _cut(message: ExportTraceServiceRequest, body: bytes) -> Cut:
             scope_number += 1
             scope_head, spans = _envelope(body, s_start, s_stop, _SPANS)
             total += len(spans)
+            builder = None
             for span, (start, _, stop) in _lockstep(scope_spans.spans, spans):
                 trace_id, span_id = span.trace_id, span.span_id
-                if (
-                    len(trace_id) != TRACE_ID_BYTES
-                    or len(span_id) != SPAN_ID_BYTES
-                    or trace_id == _NO_TRACE
-                    or span_id == _NO_SPAN
-                ):
+                if len(span_id) != SPAN_ID_BYTES or span_id == _NO_SPAN or not _is_usable(trace_id, _NO_TRACE):
                     rejected += 1
                     why = _refusal(trace_id, span_id)
                     reasons[why] = reasons.get(why, 0) + 1
                     continue
-                builder = builders.get(trace_id)
-                if builder is None:
-                    builder = builders[trace_id] = _Builder(view)
-                if builder.scope != scope_number:
-                    builder.open(resource_number, resource_head, scope_number, scope_head)
-                builder.ids += span_id
-                parent = span.parent_span_id
-                if (not parent or parent == _NO_SPAN) and span.end_time_unix_nano:
+                if builder is None or builder.trace_id != trace_id:
+                    builder = builders.get(trace_id)
+                    if builder is None:
+                        builder = builders[trace_id] = _Builder(trace_id, view)
+                    if builder.scope != scope_number:
+                        builder.open(resource_number, resource_head, scope_number, scope_head)
+                builder.ids.append(span_id)
+                if not builder.root_ended and _is_ended_root(span):
                     builder.root_ended = True
-                builder.add(start, stop)
-    pieces = [Piece(i, bytes(builder.ids), builder.root_ended, builder.data()) for i, builder in builders.items()]
-    repeated = sum(piece.spans - len(set(split_ids(piece.span_ids))) for piece in pieces)
+                ranges = builder.ranges
+                if ranges and ranges[-1] == start:
+                    ranges[-1] = stop
+                else:
+                    ranges += (start, stop)
+    pieces = [builder.piece() for builder in builders.values()]
+    repeated = sum(len(builder.ids) - len(set(builder.ids)) for builder in builders.values())
     return Cut(pieces, total, rejected, _in_words(reasons, repeated))
 
 
@@ -256,7 +296,11 @@ def _envelope(body: bytes, start: int, stop: int, child_tag: int) -> tuple[bytes
             tag, position = _read_varint(body, position)
         wire_type = tag & 7
         if wire_type == 2:
-            length, position = _read_varint(body, position)
+            length = body[position]
+            if length < 0x80:
+                position += 1
+            else:
+                length, position = _read_varint(body, position)
             end = position + length
             if tag == child_tag:
                 children.append((field_start, position, end))
