@@ -106,8 +106,7 @@ class OtlpHttp:
             given = request.headers.get(b"content-type", b"").decode("latin-1")
             raise RefusedError(
                 UNSUPPORTED,
-                f"content type {given or '(none)'} is not supported; "
-                f"use application/x-protobuf or application/json",
+                f"content type {given or '(none)'} is not supported; use application/x-protobuf or application/json",
             )
 
 

@@ -88,7 +88,9 @@ class OtlpProtocol(HttpToolsProtocol):
         self._in_head = False
         parser = self.parser
         path = httptools.parse_url(self.url).path.decode("ascii")
-        request = Request(parser.get_method().decode("ascii"), unquote(path) if "%" in path else path, dict(self.headers))
+        request = Request(
+            parser.get_method().decode("ascii"), unquote(path) if "%" in path else path, dict(self.headers)
+        )
         keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
         exchange = self._newest = _Exchange(request, keep_alive, answer=self.app.refusal(request))
         self._exchanges.append(exchange)
@@ -144,9 +146,7 @@ class OtlpProtocol(HttpToolsProtocol):
 
     async def _ask(self, exchange: _Exchange) -> None:
         body, exchange.body = exchange.body, b""
-        exchange.answer = await self.app.answer(
-            exchange.request, body if isinstance(body, bytes) else body.getvalue()
-        )
+        exchange.answer = await self.app.answer(exchange.request, body if isinstance(body, bytes) else body.getvalue())
         self._answering = False
         self._advance()
 

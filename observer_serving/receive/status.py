@@ -46,9 +46,7 @@ OVERLOADED = Kind(503, Code.UNAVAILABLE)
 
 def encoding_of(content_type: bytes) -> Encoding | None:
     """The encoding a `Content-Type` names; its case and its parameters do not matter."""
-    return _AS_SENT.get(content_type) or _ENCODINGS.get(
-        content_type.decode("latin-1").split(";", 1)[0].strip().lower()
-    )
+    return _AS_SENT.get(content_type) or _ENCODINGS.get(content_type.decode("latin-1").split(";", 1)[0].strip().lower())
 
 
 class RefusedError(ObserverError):

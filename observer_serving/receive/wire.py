@@ -5,8 +5,10 @@ span's bytes exactly as the client sent them. Pieces of one trace that arrive in
 concatenation, because protobuf merges repeated fields. Ids come from the parsed message, only positions from the wire.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -59,7 +61,7 @@ class Cut:
 
 
 class _Builder:
-    """Collects where a trace's bytes lie; neighbouring spans become one range, nothing is copied before `piece`."""
+    """Collects where a trace's bytes lie; nothing is copied before `piece`."""
 
     __slots__ = (
         "body", "ids", "parts", "ranges", "resource", "resource_parts", "root_ended", "scope", "scope_head", "trace_id",
@@ -74,8 +76,8 @@ class _Builder:
         self.resource = self.scope = -1  # the numbers of the open envelopes
         self.resource_parts: list[bytes | memoryview] = []
         self.scope_head = b""
-        self.ranges: list[int] = []
-        """Start, stop, start, stop … of the open scope's spans."""
+        self.ranges: list[tuple[int, int]] = []
+        """Where the open scope's spans begin and end."""
 
     def open(self, resource: int, resource_head: bytes, scope: int, scope_head: bytes) -> None:
         """Put the next spans into these envelopes."""
@@ -93,7 +95,7 @@ class _Builder:
 
     def _close_scope(self) -> None:
         if self.ranges:
-            spans = [self.body[start:stop] for start, stop in zip(self.ranges[::2], self.ranges[1::2], strict=True)]
+            spans = [self.body[start:stop] for start, stop in self.ranges]
             size = len(self.scope_head) + sum(map(len, spans))
             self.resource_parts += (_header(_SCOPE_SPANS, size), self.scope_head, *spans)
             self.ranges = []
@@ -151,7 +153,7 @@ def _whole(message: ExportTraceServiceRequest, body: bytes) -> Cut | None:
     if not all(_is_usable(span_id, _NO_SPAN) for span_id in unique):
         return None
     piece = Piece(trace_id, b"".join(ids), root_ended, body)
-    return Cut([piece], len(ids), 0, _in_words({}, len(ids) - len(unique)))
+    return Cut([piece], len(ids), 0, _in_words(Counter(), len(ids) - len(unique)))
 
 
 def _is_usable(given: bytes, zero: bytes) -> bool:
@@ -165,9 +167,8 @@ def _is_ended_root(span: Span) -> bool:
 
 def _cut(message: ExportTraceServiceRequest, body: bytes) -> Cut:
     builders: dict[bytes, _Builder] = {}
-    reasons: dict[str, int] = {}
-    total = rejected = 0
-    scope_number = 0
+    refused: Counter[str] = Counter()
+    total = scope_number = 0
     view = memoryview(body)
     _, resources = _envelope(body, 0, len(body), _RESOURCE_SPANS)
     in_lockstep = _lockstep(message.resource_spans, resources)
@@ -175,33 +176,46 @@ def _cut(message: ExportTraceServiceRequest, body: bytes) -> Cut:
         resource_head, scopes = _envelope(body, r_start, r_stop, _SCOPE_SPANS)
         for scope_spans, (_, s_start, s_stop) in _lockstep(resource_spans.scope_spans, scopes):
             scope_number += 1
-            scope_head, spans = _envelope(body, s_start, s_stop, _SPANS)
+            scope_head, places = _envelope(body, s_start, s_stop, _SPANS)
+            spans = list(scope_spans.spans)
+            if len(spans) != len(places):
+                raise _OddWireError
             total += len(spans)
-            builder = None
-            for span, (start, _, stop) in _lockstep(scope_spans.spans, spans):
-                trace_id, span_id = span.trace_id, span.span_id
-                if len(span_id) != SPAN_ID_BYTES or span_id == _NO_SPAN or not _is_usable(trace_id, _NO_TRACE):
-                    rejected += 1
-                    why = _refusal(trace_id, span_id)
-                    reasons[why] = reasons.get(why, 0) + 1
-                    continue
-                if builder is None or builder.trace_id != trace_id:
+            span_ids = [span.span_id for span in spans]
+            are_neighbours = bool(places) and places[-1][2] - places[0][0] == s_stop - s_start - len(scope_head)
+            first = 0
+            for trace_id, run in groupby([span.trace_id for span in spans]):
+                last = first + len(list(run))
+                ids = span_ids[first:last]
+                bad = _unusable(trace_id, ids)
+                if len(bad) < len(ids):
                     builder = builders.get(trace_id)
                     if builder is None:
                         builder = builders[trace_id] = _Builder(trace_id, view)
                     if builder.scope != scope_number:
                         builder.open(resource_number, resource_head, scope_number, scope_head)
-                builder.ids.append(span_id)
-                if not builder.root_ended and _is_ended_root(span):
-                    builder.root_ended = True
-                ranges = builder.ranges
-                if ranges and ranges[-1] == start:
-                    ranges[-1] = stop
-                else:
-                    ranges += (start, stop)
+                    good = range(first, last) if not bad else [i for i in range(first, last) if i - first not in bad]
+                    builder.ids += ids if not bad else [span_ids[i] for i in good]
+                    if are_neighbours and not bad:
+                        builder.ranges.append((places[first][0], places[last - 1][2]))
+                    else:
+                        builder.ranges += [(places[i][0], places[i][2]) for i in good]
+                    builder.root_ended = builder.root_ended or any(_is_ended_root(spans[i]) for i in good)
+                if bad:
+                    refused.update(_refusal(trace_id, ids[i]) for i in bad)
+                first = last
     pieces = [builder.piece() for builder in builders.values()]
     repeated = sum(len(builder.ids) - len(set(builder.ids)) for builder in builders.values())
-    return Cut(pieces, total, rejected, _in_words(reasons, repeated))
+    return Cut(pieces, total, refused.total(), _in_words(refused, repeated))
+
+
+def _unusable(trace_id: bytes, span_ids: list[bytes]) -> Collection[int]:
+    """Which spans of a trace cannot be told apart by their ids: all of them, when it is the trace's id."""
+    if not _is_usable(trace_id, _NO_TRACE):
+        return range(len(span_ids))
+    if _NO_SPAN not in span_ids and set(map(len, span_ids)) == {SPAN_ID_BYTES}:
+        return ()
+    return {i for i, span_id in enumerate(span_ids) if not _is_usable(span_id, _NO_SPAN)}
 
 
 def patch(message: ExportTraceServiceRequest, body: bytes, changed: Collection[tuple[int, ...]]) -> bytes:
@@ -263,9 +277,9 @@ def _refusal(trace_id: bytes, span_id: bytes) -> str:
     return "span_id is all zero"
 
 
-def _in_words(reasons: dict[str, int], repeated: int) -> str:
+def _in_words(reasons: Counter[str], repeated: int) -> str:
     """The commonest reasons, few enough that the answer stays far below the 4 MiB a client must accept."""
-    ranked = sorted(reasons.items(), key=lambda item: -item[1])
+    ranked = reasons.most_common()
     words = [f"{count} span(s) refused: {why}" for why, count in ranked[:_MAX_REASONS]]
     if len(ranked) > _MAX_REASONS:
         words.append("and further reasons")
@@ -299,6 +313,9 @@ def _envelope(body: bytes, start: int, stop: int, child_tag: int) -> tuple[bytes
             length = body[position]
             if length < 0x80:
                 position += 1
+            elif body[position + 1] < 0x80:  # most spans
+                length = length & 0x7F | body[position + 1] << 7
+                position += 2
             else:
                 length, position = _read_varint(body, position)
             end = position + length
@@ -337,6 +354,10 @@ def _read_varint(body: bytes, position: int) -> tuple[int, int]:
 
 def _header(tag: int, length: int) -> bytes:
     """Tag and length of a length-delimited field."""
+    if length < 0x80:
+        return bytes((tag, length))
+    if length < 0x4000:
+        return bytes((tag, length & 0x7F | 0x80, length >> 7))
     out = bytearray((tag,))
     while length > 0x7F:
         out.append((length & 0x7F) | 0x80)

@@ -27,9 +27,10 @@ from observer_core.traces.otlp_json import dump_json_message
 from observer_serving.access import Keys
 from observer_serving.candidate import parse_spans
 from observer_serving.config import Settings
+from observer_serving.listen import HttpListener, bind
 from observer_serving.receive import status
 from observer_serving.receive.http import OtlpHttp
-from observer_serving.receive.protocol import MAX_HEAD_BYTES
+from observer_serving.receive.protocol import MAX_HEAD_BYTES, OtlpProtocol
 from observer_serving.receive.status import OVERLOADED, RefusedError
 from observer_serving.receive.wire import cut
 
@@ -281,11 +282,15 @@ def test_C9_a_fault_of_ours_is_500_with_a_status(content_type: str):
         async def accept_spans(self, body: bytes, encoding: str) -> None:
             raise RuntimeError("a bug")
 
-    app: Any = OtlpHttp(Broken(), Keys(Settings()), max_request=1000)  # pyright: ignore[reportArgumentType]
+    app = OtlpHttp(Broken(), Keys(Settings()), max_request=1000)  # pyright: ignore[reportArgumentType]
 
     async def ask() -> httpx.Response:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
-            return await client.post("/v1/traces", content=b"{}", headers={"content-type": content_type})
+        listener = HttpListener(bind("otlp_http", "127.0.0.1:0"), app, protocol=OtlpProtocol)
+        await listener.start()
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}") as client:
+            answer = await client.post("/v1/traces", content=b"{}", headers={"content-type": content_type})
+        await listener.stop()
+        return answer
 
     answer = asyncio.run(ask())
     assert (answer.status_code, answer.headers["content-type"]) == (500, content_type)
