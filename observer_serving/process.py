@@ -8,16 +8,22 @@ from typing import Any
 import uvloop
 
 _SWITCH_SECONDS = 0.001
-_COLLECT_AFTER = 20_000
+_COLLECT_AFTER = (10_000, 10, 20)
 
 
-def serve(work: Coroutine[Any, Any, None]) -> None:
-    """Run `work` to its end.
+def tune() -> None:
+    """Fit the interpreter to the service's threads.
 
-    A thread that comes back from the disk waits at most a millisecond, not five, for one that computes. What exists at
-    the start stays, so the collector need not look at it; what is received has no cycles, so it looks seldom.
+    One that comes back from the disk waits at most a millisecond, not five, for one that computes. What exists now
+    stays, so the collector need not look at it; what is received has no cycles, so it looks seldom, but never at so
+    much at once that traces wait.
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
     gc.freeze()
-    gc.set_threshold(_COLLECT_AFTER, 20, 20)
+    gc.set_threshold(*_COLLECT_AFTER)
+
+
+def serve(work: Coroutine[Any, Any, None]) -> None:
+    """Run `work` to its end as what this process is for."""
+    tune()
     uvloop.run(work)
