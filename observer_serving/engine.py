@@ -321,7 +321,7 @@ class Engine:
                 self._complete(assembled)
 
     def _complete(self, assembled: AssembledTrace) -> None:
-        large = self._reader.is_for(assembled)
+        large = self.alive and self._reader.is_for(assembled)
         candidate = self._reader.submit(assembled) if large else read_spans(assembled)
         self._metrics.completed.labels(candidate.complete_reason).inc()
         self.in_flight.add(assembled.trace_id, candidate)
