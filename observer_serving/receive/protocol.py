@@ -52,6 +52,7 @@ class OtlpProtocol(HttpToolsProtocol):
     """
 
     app: OtlpHttp  # pyright: ignore[reportIncompatibleVariableOverride]
+    parser: Any
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
