@@ -7,8 +7,7 @@ one is being answered and the next has come, nothing further is read.
 
 import logging
 from collections import deque
-from dataclasses import dataclass
-from io import BytesIO
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
@@ -38,7 +37,7 @@ class _Exchange:
 
     request: Request
     keep_alive: bool
-    body: bytes | BytesIO = b""
+    parts: list[bytes] = field(default_factory=list)
     size: int = 0
     is_complete: bool = False
     answer: Answer | None = None
@@ -105,15 +104,9 @@ class OtlpProtocol(HttpToolsProtocol):
         if exchange is None or exchange.answer is not None:
             return
         exchange.size += len(body)
-        if isinstance(exchange.body, BytesIO):
-            exchange.body.write(body)
-        elif exchange.body:
-            parts, exchange.body = (exchange.body, body), BytesIO()  # whose `getvalue` does not copy
-            exchange.body.writelines(parts)
-        else:
-            exchange.body = body
+        exchange.parts.append(body)
         if exchange.size > self.app.max_request:
-            exchange.body = b""
+            exchange.parts.clear()
             exchange.answer = refused(too_large(self.app.max_request), exchange.request.encoding)
             self._advance()
 
@@ -146,8 +139,10 @@ class OtlpProtocol(HttpToolsProtocol):
             self.flow.resume_reading()
 
     async def _ask(self, exchange: _Exchange) -> None:
-        body, exchange.body = exchange.body, b""
-        exchange.answer = await self.app.answer(exchange.request, body if isinstance(body, bytes) else body.getvalue())
+        parts, exchange.parts = exchange.parts, []
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.clear()
+        exchange.answer = await self.app.answer(exchange.request, body)
         self._answering = False
         self._advance()
 
