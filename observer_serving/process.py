@@ -9,7 +9,7 @@ from typing import Any
 import uvloop
 
 _SWITCH_SECONDS = 0.001
-_COLLECT_AFTER = (30_000, 5, 20)
+_COLLECT_AFTER = (60_000, 4, 20)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _MMAP_BYTES, _KEPT_BYTES = 32 << 20, 128 << 20
 
