@@ -1,5 +1,6 @@
 """Large traces are read beside the engine: 50,000 spans take seconds, which their neighbours must not wait."""
 
+import gc
 import queue
 import threading
 from collections.abc import Callable
@@ -36,4 +37,11 @@ class Reader:
     def _run(self) -> None:
         while True:
             assembled, candidate = self._waiting.get()
-            self._put(Read(candidate, read_spans(assembled)))
+            # Reading makes a million objects that soon go again; the collector would look at them over and over, and
+            # nothing else runs while it does.
+            gc.disable()
+            try:
+                read = read_spans(assembled)
+            finally:
+                gc.enable()
+            self._put(Read(candidate, read))
