@@ -11,7 +11,8 @@ from decision.tiny import write_modernbert
 
 from observer_core.decision.laya.layout import Layout, collate
 from observer_core.decision.laya.presets import find_preset
-from observer_core.decision.laya.runtime import LayaModel, TorchBackend
+from observer_core.decision.laya.runtime import LayaModel
+from observer_core.decision.laya.torch_backend import TorchBackend
 from observer_core.decision.laya.trainer import fresh_model
 from observer_core.decision.protocol import ContextOverflowError
 from observer_core.questions import Question, default_questions
