@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -335,6 +336,16 @@ def test_broken_files_are_named(checkpoint: Path, name: str, how: str) -> None:
         KevModel.open(checkpoint)
     assert "\n" not in str(error.value)
     assert file.name in str(error.value) or str(file.parent) in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["more.safetensors", "modeling.py", "base/notes.txt"])
+def test_files_the_layout_does_not_know_are_refused(checkpoint: Path, name: str) -> None:
+    (checkpoint / "README.md").write_text("read by nobody")
+    KevModel.open(checkpoint)
+    (checkpoint / name).parent.mkdir(exist_ok=True)
+    (checkpoint / name).write_text("x")
+    with pytest.raises(InputError, match=re.escape(f"{checkpoint / name} is no file of this kind of checkpoint")):
+        KevModel.open(checkpoint)
 
 
 class Bomb:

@@ -8,8 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from observer_core.decision.checkpoint_files import refuse_unknown
 from observer_core.decision.cut import Cut
-from observer_core.decision.laya.config import TOKENIZER_DIR, LayaConfig, refuse_code
+from observer_core.decision.laya.config import FILES, TOKENIZER_DIR, LayaConfig, refuse_code
 from observer_core.decision.laya.layout import Inputs, Layout, Row, collate
 from observer_core.decision.protocol import Answer, ContextOverflowError, Plan, Reading
 from observer_core.errors import InputError, ObserverError
@@ -43,9 +44,11 @@ class LayaModel:
             cut: where a state that does not fit is cut.
 
         Raises:
-            InputError: a file is missing or broken or could run code, or `max_tokens` is more than the model has.
+            InputError: a file is missing, broken or unknown or could run code, or `max_tokens` is more than the model
+                has.
         """
         refuse_code(checkpoint)
+        refuse_unknown(checkpoint, FILES)
         config = LayaConfig.load(checkpoint)
         limit = config.max_len if max_tokens is None else max_tokens
         if limit > config.max_len:
