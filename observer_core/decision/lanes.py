@@ -40,6 +40,10 @@ class Lanes:
             self._pool.submit(int)  # none is idle before the barrier, so that each starts a thread
         all_ready.wait()
 
+    def spread(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """As `map`; few items are done one by one by the caller, each with all cores: that is sooner ready."""
+        return self.map(work, items) if 2 * len(items) > self.count else [work(item) for item in items]
+
     def map(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """`work` of every item, in their order; begun in their order, so put the longest first.
 

@@ -43,9 +43,7 @@ class OnnxBackend:
         self._lanes = Lanes(available_cores())
 
     def logits(self, batches: Sequence[Inputs]) -> list[NDArray[np.float32]]:
-        if len(batches) < self._lanes.count:
-            return [self._one(batch) for batch in batches]
-        return self._lanes.map(self._one, batches)
+        return self._lanes.spread(self._one, batches)
 
     def _one(self, batch: Inputs) -> NDArray[np.float32]:
         return self._session.run(["logits"], {name: batch[name] for name in self._inputs})[0]  # pyright: ignore

@@ -61,7 +61,7 @@ class LayaModel:
         from observer_core.decision.laya.checkpoint import load_checkpoint
         from observer_core.decision.laya.torch_backend import TorchBackend
 
-        return cls(layout, TorchBackend(load_checkpoint(checkpoint)[0]), config)
+        return cls(layout, TorchBackend.serving(load_checkpoint(checkpoint)[0]), config)
 
     def plan(self, state: Any, questions: Mapping[str, Question], *, strict: bool = False) -> Plan:
         """One row per question (see `DecisionModel.plan`); a state that is not text reads as its JSON.
