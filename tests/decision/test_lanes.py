@@ -34,3 +34,9 @@ def test_torch_computes_on_one_core_in_a_lane_and_on_all_outside() -> None:
     torch.set_num_threads(before)
     assert set(lanes.map(lambda _: torch.get_num_threads(), range(8))) == {1}
     assert torch.get_num_threads() == before
+
+
+def test_few_items_stay_with_the_caller() -> None:
+    lanes, here = Lanes(4), threading.get_ident()
+    assert lanes.spread(lambda _: threading.get_ident(), [0, 1]) == [here, here]
+    assert here not in lanes.spread(lambda _: threading.get_ident(), [0, 1, 2])
