@@ -130,7 +130,7 @@ def loops(steps: int) -> tuple[int, int, dict[str, tuple[bool, Callable[[Decisio
 
 
 def own_peak() -> float:
-    """Megabytes of this process at most (Linux). What `getrusage` says would count the process that started this one."""
+    """The peak in MB of this process (Linux); what `getrusage` says would count the process that started it too."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
 
