@@ -88,7 +88,7 @@ def test_batched_is_one_by_one(model: LayaModel) -> None:
     """Rows of very different lengths padded together: ModernBERT's local window must not see the padding."""
     rows = [row for state in ("", "red " * 500, "blue") for row in model.layout.rows(state, QUESTIONS)]
     backend = model._backend
-    together = backend.logits(collate(rows, model.layout.pad_id))
+    (together,) = backend.logits([collate(rows, model.layout.pad_id)])
     for row, logits in zip(rows, together, strict=True):
-        alone = backend.logits(collate([row], model.layout.pad_id))[0]
+        alone = backend.logits([collate([row], model.layout.pad_id)])[0][0]
         assert np.abs(alone - logits[: len(alone)]).max() < 1e-5
