@@ -32,7 +32,7 @@ def graph(tmp_path: Path) -> Path:
 
 def computed(file: Path, x: np.ndarray) -> np.ndarray:
     session = ort.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    return session.run(["y"], {"x": x})[0]
+    return session.run(["y"], {"x": x})[0]  # pyright: ignore
 
 
 @pytest.mark.parametrize("quantise", [by_row, partial(by_block, size=32)])

@@ -152,4 +152,4 @@ def test_packed_weights_give_the_same_logits(tiny_encoder: Path) -> None:
     before = TorchBackend(model).logits(batches)
     served = TorchBackend.serving(model).logits(batches)
     assert max(np.abs(a - b).max() for a, b in zip(before, served, strict=True)) < 1e-5
-    assert any(isinstance(module, PackedLinear) for module in model.encoder.modules())
+    assert any(isinstance(module, PackedLinear) for module in model.modules())
