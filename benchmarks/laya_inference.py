@@ -173,6 +173,8 @@ def main() -> None:
                 command = [sys.executable, __file__, "--threads", str(asked.threads), "--contend", name, scratch]
                 done = subprocess.run(command, capture_output=True, text=True, check=True)
                 results[name].append(json.loads(done.stdout.splitlines()[-1]))
+                took = results[name][-1]
+                print(f"{name:26} {took['wall']:6.1f} s, {took['cpu']:6.1f} core-s", flush=True)
     report(results, asked.texts, asked.threads)
 
 

@@ -24,7 +24,7 @@ import psutil
 from observer_core.decision.load import open_model
 from observer_core.questions import Question
 from observer_core.rundir import open_run
-from observer_core.slices import build_state
+from observer_core.slices import StateBuilder
 from observer_core.traces.jsonl import read_jsonl
 from observer_serving.systemone.app import SystemOne
 from observer_serving.systemone.card import ModelCard
@@ -131,10 +131,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--max-batch-tokens", type=int, default=Limits().batch_tokens)
     options = parser.parse_args()
-    manifest = open_run(options.run).manifest
+    run = open_run(options.run)
+    manifest = run.manifest
     questions: dict[str, Any] = {name: question.model_dump() for name, question in manifest.questions.items()}
     traces = read_jsonl(options.data, skip_invalid=True)[: options.requests]
-    states = [build_state(trace, manifest.slice_spec).text for trace in traces]
+    builder = StateBuilder(manifest.slice_spec, run.tokenizer)
+    states = [builder.build(trace).text for trace in traces]
     bodies = [orjson.dumps({"model": "jev-latest", "state": state, "questions": questions}) for state in states]
     limits = Limits(batch_tokens=options.max_batch_tokens)
     rounds: dict[str, list[Round]] = {"bare loop": [], "server": []}

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from observer_core.decision.int8 import QUANTISERS
 from observer_core.errors import one_line
 
 GRAPH = "model.onnx"
@@ -21,10 +22,8 @@ INT8_GRAPH = "model.int8.onnx"
 TOLERANCE = 1e-4
 """Largest difference of a probability between torch and the exported graph."""
 INT8_TOLERANCE = 0.02
-INT8_BLOCKS = (64, 32)
-"""Numbers that share a scale in a quantised graph, tried in this order: smaller blocks are exacter and slower."""
-_INT8_ARITHMETIC = 4
-"""ONNX Runtime's name for the accuracy of arithmetic in int8 (1 is float32)."""
+_OPSET = 23
+"""The first that has an operator for attention, which ONNX Runtime computes in one go."""
 
 Inputs = dict[str, NDArray[Any]]
 
@@ -37,14 +36,14 @@ class Exported:
         served: file name of the graph to serve, `None` when torch serves.
         max_difference: of probabilities, torch against the float32 graph.
         int8_max_difference: torch against the quantised graph, when one was made.
-        int8_block: how many numbers share a scale in it (`quantise`).
+        int8_scales: which numbers share a scale in it (`observer_core.decision.int8`).
         note: why torch serves, or float32 where int8 was asked for.
     """
 
     served: str | None
     max_difference: float | None = None
     int8_max_difference: float | None = None
-    int8_block: int | None = None
+    int8_scales: str | None = None
     note: str | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -87,6 +86,7 @@ def export_graph(
             output_names=list(outputs),
             dynamic_shapes=shapes,
             dynamo=True,
+            opset_version=_OPSET,
             external_data=False,
             verbose=False,
         )
@@ -124,34 +124,16 @@ def export_checked(
     if not int8:
         return Exported(served=GRAPH, max_difference=exact)
     rough = float("inf")
-    for block in INT8_BLOCKS:
+    for scales, quantise in QUANTISERS.items():
         try:
-            quantise(graph, int8_graph, block=block)
+            quantise(graph, int8_graph)
             rough = float(np.abs(answers(int8_graph) - reference).max())
         except Exception as error:  # ONNX and its runtime raise many kinds; the float32 graph can serve this run
             int8_graph.unlink(missing_ok=True)
             note = f"int8 failed: {type(error).__name__}: {one_line(error)}; fp32 is served"
             return Exported(served=GRAPH, max_difference=exact, note=note)
         if rough <= INT8_TOLERANCE:
-            return Exported(served=INT8_GRAPH, max_difference=exact, int8_max_difference=rough, int8_block=block)
+            return Exported(served=INT8_GRAPH, max_difference=exact, int8_max_difference=rough, int8_scales=scales)
     int8_graph.unlink()
     note = f"the int8 graph's probabilities differ by {rough:.2g}, more than {INT8_TOLERANCE}; fp32 is served"
     return Exported(served=GRAPH, max_difference=exact, note=note)
-
-
-def quantise(file: Path, target: Path, *, block: int) -> None:
-    """Write the graph again with its products by constant matrices in int8, weights and activations alike.
-
-    Every `block` weights of a column, and every `block` numbers of an activation's row, have a scale of their own. One
-    scale for a whole activation, as ONNX Runtime's dynamic quantisation has it, is faster still (2.0 times float32
-    against 1.25 on a processor with VNNI), but the separators of an encoder carry values ten times larger than all
-    other tokens: it moved probabilities by up to 0.12. Its products also overflow on processors without VNNI.
-    """
-    import onnx
-    from onnxruntime.quantization.matmul_nbits_quantizer import DefaultWeightOnlyQuantConfig, MatMulNBitsQuantizer
-
-    logging.getLogger("onnxruntime.quantization.matmul_nbits_quantizer").setLevel(logging.ERROR)
-    how = DefaultWeightOnlyQuantConfig(bits=8, block_size=block, is_symmetric=True, accuracy_level=_INT8_ARITHMETIC)
-    quantizer = MatMulNBitsQuantizer(onnx.load(file), algo_config=how)
-    quantizer.process()
-    onnx.save(quantizer.model.model, target)  # pyright: ignore[reportAttributeAccessIssue]  # it wraps the graph it took

@@ -81,6 +81,7 @@ def train(
     ] = None,
     otlp_header: Annotated[list[str] | None, typer.Option(help="NAME=VALUE sent along, such as a key")] = None,
     onnx: Annotated[bool, typer.Option(help="Export a graph, so that serving needs no torch")] = True,
+    int8: Annotated[bool, typer.Option("--int8", help="Also export a quantised graph, and serve that one")] = False,
     skip_invalid: Annotated[bool, typer.Option(help="Leave out lines that cannot be read")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON")] = False,
 ) -> None:
@@ -125,6 +126,7 @@ def train(
         permute_options=permute_options,
         seed=seed,
         onnx=onnx,
+        int8=int8,
         weights=weights,
         **{name: value for name, value in given.items() if value is not None},
     )

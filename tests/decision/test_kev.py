@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -337,6 +338,16 @@ def test_broken_files_are_named(checkpoint: Path, name: str, how: str) -> None:
     assert file.name in str(error.value) or str(file.parent) in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["more.safetensors", "modeling.py", "base/notes.txt"])
+def test_files_the_layout_does_not_know_are_refused(checkpoint: Path, name: str) -> None:
+    (checkpoint / "README.md").write_text("read by nobody")
+    KevModel.open(checkpoint)
+    (checkpoint / name).parent.mkdir(exist_ok=True)
+    (checkpoint / name).write_text("x")
+    with pytest.raises(InputError, match=re.escape(f"{checkpoint / name} is no file of this kind of checkpoint")):
+        KevModel.open(checkpoint)
+
+
 class Bomb:
     """Runs code when it is unpickled."""
 
@@ -360,20 +371,24 @@ def test_code_in_head_pt_is_refused_and_not_run(checkpoint: Path, tmp_path: Path
 
 
 def test_no_code_of_a_checkpoint_or_base_runs(checkpoint: Path, tmp_path: Path) -> None:
-    marker = tmp_path / "ran"
-    (checkpoint / "evil.py").write_text(f"import pathlib; pathlib.Path({str(marker)!r}).touch()")
+    marker, code = tmp_path / "ran", tmp_path / "evil.py"
+    code.write_text(f"import pathlib; pathlib.Path({str(marker)!r}).touch()")
     config = json.loads((checkpoint / "adapter_config.json").read_text())
     config["auto_mapping"] = {"base_model_class": "Evil", "parent_library": "evil"}
     (checkpoint / "adapter_config.json").write_text(json.dumps(config))
-    (checkpoint / "adapter_model.bin").write_bytes(pickle.dumps(Bomb(marker)))
     KevModel.open(checkpoint)  # what names code is ignored
-    base = checkpoint / "base"
-    shutil.copyfile(checkpoint / "evil.py", base / "evil.py")
+    for planted in (checkpoint / "evil.py", checkpoint / "adapter_model.bin", checkpoint / "base" / "evil.py"):
+        planted.write_bytes(code.read_bytes() if planted.suffix == ".py" else pickle.dumps(Bomb(marker)))
+        with pytest.raises(InputError, match=re.escape(f"{planted} is no file of this kind of checkpoint")):
+            KevModel.open(checkpoint)
+        planted.unlink()
+    base = Path(shutil.move(checkpoint / "base", tmp_path / "base"))
+    shutil.copyfile(code, base / "evil.py")
     own = json.loads((base / "config.json").read_text())
     auto = {"AutoConfig": "evil.Evil", "AutoModelForCausalLM": "evil.Evil"}
     (base / "config.json").write_text(json.dumps(own | {"model_type": "evil", "auto_map": auto}))
     with pytest.raises(InputError, match="cannot load the base"):
-        KevModel.open(checkpoint)
+        KevModel.open(checkpoint, base=base)
     assert not marker.exists()
 
 

@@ -12,7 +12,8 @@ from observer_core.decision.laya.config import LayaConfig
 from observer_core.decision.laya.layout import Layout, collate
 from observer_core.decision.laya.model import DecisionModel
 from observer_core.decision.laya.presets import find_preset
-from observer_core.decision.laya.runtime import LayaModel, TorchBackend
+from observer_core.decision.laya.runtime import LayaModel
+from observer_core.decision.laya.torch_backend import PackedLinear, TorchBackend
 from observer_core.decision.laya.trainer import fresh_model
 from observer_core.decision.training.lora import LoraOptions, add_lora, merge_lora
 from observer_core.errors import ObserverError
@@ -106,9 +107,9 @@ def test_padding_changes_nothing(tiny_encoder: Path) -> None:
     layout = layout_of(tiny_encoder)
     rows = [row for state in STATES for row in layout.rows(state, QUESTIONS)]
     backend = TorchBackend(model)
-    padded = backend.logits(collate(rows, layout.pad_id))
+    (padded,) = backend.logits([collate(rows, layout.pad_id)])
     for row, logits in zip(rows, padded, strict=True):
-        alone = backend.logits(collate([row], layout.pad_id))[0]
+        alone = backend.logits([collate([row], layout.pad_id)])[0][0]
         assert np.abs(alone - logits[: len(alone)]).max() < 1e-5
 
 
@@ -142,3 +143,13 @@ def test_weights_too_large_for_the_file_are_refused(tiny_encoder: Path) -> None:
         model.scorer[3].bias.fill_(1e6)
     with pytest.raises(ObserverError, match=r"scorer\.3\.bias is not finite"):
         round_to_half(model)
+
+
+def test_packed_weights_give_the_same_logits(tiny_encoder: Path) -> None:
+    model, _ = model_of(tiny_encoder)
+    layout = layout_of(tiny_encoder)
+    batches = [collate([row], layout.pad_id) for state in STATES for row in layout.rows(state, QUESTIONS)]
+    before = TorchBackend(model).logits(batches)
+    served = TorchBackend.serving(model).logits(batches)
+    assert max(np.abs(a - b).max() for a, b in zip(before, served, strict=True)) < 1e-5
+    assert any(isinstance(module, PackedLinear) for module in model.modules())

@@ -11,7 +11,8 @@ from decision.tiny import write_modernbert
 
 from observer_core.decision.laya.layout import Layout, collate
 from observer_core.decision.laya.presets import find_preset
-from observer_core.decision.laya.runtime import LayaModel, TorchBackend
+from observer_core.decision.laya.runtime import LayaModel
+from observer_core.decision.laya.torch_backend import TorchBackend
 from observer_core.decision.laya.trainer import fresh_model
 from observer_core.decision.protocol import ContextOverflowError
 from observer_core.questions import Question, default_questions
@@ -87,7 +88,7 @@ def test_batched_is_one_by_one(model: LayaModel) -> None:
     """Rows of very different lengths padded together: ModernBERT's local window must not see the padding."""
     rows = [row for state in ("", "red " * 500, "blue") for row in model.layout.rows(state, QUESTIONS)]
     backend = model._backend
-    together = backend.logits(collate(rows, model.layout.pad_id))
+    (together,) = backend.logits([collate(rows, model.layout.pad_id)])
     for row, logits in zip(rows, together, strict=True):
-        alone = backend.logits(collate([row], model.layout.pad_id))[0]
+        alone = backend.logits([collate([row], model.layout.pad_id)])[0][0]
         assert np.abs(alone - logits[: len(alone)]).max() < 1e-5

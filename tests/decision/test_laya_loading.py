@@ -123,6 +123,19 @@ def test_configurations_that_do_not_belong_to_the_weights(
     refused(checkpoint, says)
 
 
+@pytest.mark.parametrize(
+    "name", ["weights.safetensors", "encoder/model.safetensors", "tokenizer/notes.txt", "x/y.json"]
+)
+def test_files_the_layout_does_not_know_are_refused(checkpoint: Path, name: str) -> None:
+    for beside in ("README.md", "LICENSE", ".gitattributes", ".cache/huggingface/download/model.safetensors.metadata"):
+        (checkpoint / beside).parent.mkdir(parents=True, exist_ok=True)
+        (checkpoint / beside).write_text("read by nobody")
+    LayaModel.open(checkpoint)
+    (checkpoint / name).parent.mkdir(exist_ok=True)
+    (checkpoint / name).write_text("{}")
+    refused(checkpoint, str(checkpoint / name), "is no file of this kind of checkpoint")
+
+
 class Payload:
     """Writes a file when it is unpickled."""
 

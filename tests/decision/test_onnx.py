@@ -110,6 +110,6 @@ def test_what_cannot_be_served_is_said_and_left_out(
         == "the int8 graph's probabilities differ by 0.5, more than 0.02; fp32 is served"
     )
     assert served(export, off(float("nan"))).served is None
-    assert served(export, off(0.01, INT8_GRAPH)).int8_block == 64
-    monkeypatch.setattr(exporting, "quantise", lambda *_, block: fail(graph))
+    assert served(export, off(0.01, INT8_GRAPH)).int8_scales == "token"
+    monkeypatch.setattr(exporting, "QUANTISERS", {"token": lambda *_: fail(graph)})
     assert served(export, off(0)).note == "int8 failed: RuntimeError: no such operator; fp32 is served"

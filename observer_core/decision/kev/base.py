@@ -11,13 +11,15 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from observer_core.decision.hub import fetch, is_hub_id
 from observer_core.decision.kev import smollm2
 from observer_core.decision.kev.config import BASE_DIR, KevConfig
-from observer_core.decision.kev.hub import BASE_FILES, fetch, is_hub_id
 from observer_core.errors import InputError
 from observer_core.files import sha256_file
 from observer_core.home import Home
 
+BASE_FILES = ("*.json", "*.safetensors", "*.txt")
+"""What is fetched of a base on the hub: nothing that could hold code."""
 CARRIED_BYTES = 64 * 2**20
 """A base whose weights are at most this large is copied into the runs made from it."""
 SHA256 = re.compile(r"[0-9a-f]{64}")

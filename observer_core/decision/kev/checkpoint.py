@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from observer_core.decision.checkpoint_files import refuse_unknown
 from observer_core.decision.kev.adapter import check_tensors, load_adapter, merged, save_adapter
 from observer_core.decision.kev.base import Base, carry_base, find_base
-from observer_core.decision.kev.config import CONFIG_FILE, HEAD_FILE, KevConfig
+from observer_core.decision.kev.config import CONFIG_FILE, FILES, HEAD_FILE, KevConfig
 from observer_core.decision.kev.model import KevNetwork
 from observer_core.errors import InputError, ObserverError, one_line
 
@@ -41,9 +42,10 @@ def load_checkpoint(checkpoint: Path, *, base: Path | None = None, merge: bool =
         merge: add LoRA into the weights, to serve; otherwise it stays apart (peft's wrapper), to train on.
 
     Raises:
-        InputError: a file is missing or broken, two files contradict each other, the base is not there or not the one,
-            or a tensor is missing, unknown, of another shape or not finite; names file and tensor.
+        InputError: a file is missing, broken or unknown, two files contradict each other, the base is not there or not
+            the one, or a tensor is missing, unknown, of another shape or not finite; names file and tensor.
     """
+    refuse_unknown(checkpoint, FILES)
     config, head = read_head(checkpoint)
     recorded = KevConfig.load(checkpoint)
     if recorded is not None:

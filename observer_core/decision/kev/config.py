@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from observer_core.decision.checkpoint_files import TOKENIZER_FILES
 from observer_core.errors import InputError
 
 CONFIG_FILE = "kev.json"
@@ -17,6 +18,11 @@ HEAD_FILE = "head.pt"
 ADAPTER_FILE = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
 BASE_DIR = "base"
+FILES = (
+    *(CONFIG_FILE, HEAD_FILE, ADAPTER_FILE, ADAPTER_CONFIG, *TOKENIZER_FILES),
+    *(f"{BASE_DIR}/{name}" for name in ("config.json", "*.safetensors", *TOKENIZER_FILES)),
+)
+"""Everything that may lie in a checkpoint, and what is fetched of one on the hub."""
 
 Delimiters = tuple[str, str, str, str, str]
 """The names of five tokens of the base's vocabulary: begin of state, of question, of option, end of option, decide."""

@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from observer_core.decision.hub import HUB_ID, fetch
 from observer_core.decision.kev import smollm2
 from observer_core.decision.kev.base import folder_base
 from observer_core.decision.kev.checkpoint import Loaded, load_backbone, load_checkpoint
 from observer_core.decision.kev.config import (
     ADAPTER_FILE,
+    FILES,
     HEAD_FILE,
     MAX_BRANCH,
     MAX_STATE,
@@ -15,7 +17,6 @@ from observer_core.decision.kev.config import (
     Delimiters,
     KevConfig,
 )
-from observer_core.decision.kev.hub import CHECKPOINT_FILES, HUB_ID, fetch
 from observer_core.decision.kev.model import KevNetwork
 from observer_core.errors import InputError
 from observer_core.files import sha256_file
@@ -61,7 +62,7 @@ def find_checkpoint(name: str) -> Path:
         return folder
     if folder.is_dir():
         raise InputError(f"{folder} is neither a run directory nor a Kev checkpoint ({HEAD_FILE}); name another")
-    return fetch(RELEASED.get(name, name), CHECKPOINT_FILES)
+    return fetch(RELEASED.get(name, name), FILES)
 
 
 def find_start(preset: str | None, init_from: Path | None, base: Path | None, *, rank: int) -> Start:

@@ -8,8 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from observer_core.decision.checkpoint_files import refuse_unknown
 from observer_core.decision.cut import Cut
-from observer_core.decision.kev.config import KevConfig
+from observer_core.decision.kev.config import FILES, KevConfig
 from observer_core.decision.kev.layout import Branch, Layout
 from observer_core.decision.kev.prefixes import KEPT_BYTES, ByteLru, Sized
 from observer_core.decision.protocol import Answer, Plan, Reading
@@ -77,9 +78,10 @@ class KevModel:
             cut: where a state that does not fit is cut.
 
         Raises:
-            InputError: a file is missing or broken, the base is not there or not the one, or `max_tokens` is more than
-                the model has.
+            InputError: a file is missing, broken or unknown, the base is not there or not the one, or `max_tokens` is
+                more than the model has.
         """
+        refuse_unknown(checkpoint, FILES)
         if onnx is not None:
             from observer_core.decision.kev.onnx_backend import OnnxBackend
 

@@ -11,10 +11,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from observer_core.decision.checkpoint_files import refuse_unknown
 from observer_core.decision.laya.config import (
     CONFIG_FILE,
     ENCODER_CONFIG,
     ENCODER_DIR,
+    FILES,
     WEIGHTS_FILE,
     LayaConfig,
     refuse_code,
@@ -68,10 +70,11 @@ def load_checkpoint(checkpoint: Path) -> tuple[DecisionModel, LayaConfig]:
     """Read a checkpoint folder: float32 weights and arithmetic, evaluation mode; names and shapes must match exactly.
 
     Raises:
-        InputError: a file is missing or broken or could run code, or a tensor is missing, unknown, of another shape or
-            not finite; names it.
+        InputError: a file is missing, broken or unknown or could run code, or a tensor is missing, unknown, of another
+            shape or not finite; names it.
     """
     refuse_code(checkpoint)
+    refuse_unknown(checkpoint, FILES)
     config = LayaConfig.load(checkpoint)
     file = checkpoint / WEIGHTS_FILE
     weights = read_weights(file)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from observer_core.decision.checkpoint_files import TOKENIZER_FILES
 from observer_core.errors import InputError
 from observer_core.tokenizer import TOKENIZER_CONFIG
 
@@ -14,6 +15,11 @@ WEIGHTS_FILE = "model.safetensors"
 ENCODER_DIR = "encoder"
 TOKENIZER_DIR = "tokenizer"
 ENCODER_CONFIG = "config.json"
+FILES = (
+    *(CONFIG_FILE, WEIGHTS_FILE, f"{ENCODER_DIR}/{ENCODER_CONFIG}"),
+    *(f"{TOKENIZER_DIR}/{name}" for name in TOKENIZER_FILES),
+)
+"""Everything that may lie in a checkpoint, and what is fetched of one on the hub: nothing that could hold code."""
 SEQUENTIAL = "sequential"
 TYPES = ("choice", "score", "noul")
 """Question types in the order of `temperature` and of the type embedding."""

@@ -31,6 +31,9 @@ MIN_FREE_TOKENS = 16
 MIN_OPTION_TOKENS = 4
 KEPT_HEADS = 256
 
+Inputs = dict[str, NDArray[Any]]
+"""What the network reads (`collate`)."""
+
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -179,7 +182,7 @@ class Layout:
         return Row(ids, head.markers, head.type_id, len(state) < whole, len(state))
 
 
-def collate(rows: Sequence[Row], pad_id: int) -> dict[str, NDArray[Any]]:
+def collate(rows: Sequence[Row], pad_id: int) -> Inputs:
     """The model's inputs for some rows, padded to the longest.
 
     Returns:

@@ -4,11 +4,12 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
-from observer_core.decision.kev.hub import HUB_ID, fetch
+from observer_core.decision.hub import HUB_ID, fetch
 from observer_core.decision.laya.config import (
     CONFIG_FILE,
     ENCODER_CONFIG,
     ENCODER_DIR,
+    FILES,
     TOKENIZER_DIR,
     WEIGHTS_FILE,
     LayaConfig,
@@ -21,8 +22,6 @@ from observer_core.tokenizer import TOKENIZER_FILE
 HEAD_LAYERS = 1
 """Of a new head. One layer is read at the markers only, so it costs next to nothing; two ranked no better here."""
 HEAD_MAX_LEN = 192
-DOWNLOADED = [CONFIG_FILE, WEIGHTS_FILE, f"{ENCODER_DIR}/*.json", f"{TOKENIZER_DIR}/*.json", f"{TOKENIZER_DIR}/*.txt"]
-"""What is fetched of a hub repository: nothing that could hold code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ def find_preset(name: str) -> Preset:
     repo, revision = on_hub["repo"], on_hub["revision"]
     if revision is None:
         raise InputError(f"'{name}' is no folder, and a checkpoint on the hub needs its revision: {name}@REVISION")
-    return _read_checkpoint(repo.split("/")[1], repo, revision, fetch(f"{repo}@{revision}", DOWNLOADED))
+    return _read_checkpoint(repo.split("/")[1], repo, revision, fetch(f"{repo}@{revision}", FILES))
 
 
 def _packaged(name: str) -> Preset:

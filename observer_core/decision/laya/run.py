@@ -4,14 +4,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor, nn
 
 from observer_core.decision.golden import golden_traces
 from observer_core.decision.laya.checkpoint import copy_tokenizer, save_checkpoint
 from observer_core.decision.laya.config import TOKENIZER_DIR, LayaConfig
 from observer_core.decision.laya.layout import Layout, collate
 from observer_core.decision.laya.model import DecisionModel
-from observer_core.decision.laya.runtime import Backend, LayaModel, OnnxBackend, TorchBackend
+from observer_core.decision.laya.onnx_backend import OnnxBackend
+from observer_core.decision.laya.runtime import Backend, LayaModel
 from observer_core.decision.laya.start import find_start
+from observer_core.decision.laya.torch_backend import TorchBackend
 from observer_core.decision.laya.trainer import LayaTraining, make_examples, train_laya
 from observer_core.decision.onnx import Exported, export_checked, export_graph
 from observer_core.decision.protocol import read
@@ -101,6 +104,17 @@ def _labeled(part: Part, states: StateBuilder) -> tuple[list[str], list[Trace], 
     return [states.build(trace).text for trace in part.traces], part.traces, part.weight.tolist()
 
 
+class Unpadded(nn.Module):
+    """The graph's inputs: rows without padding, so without a mask."""
+
+    def __init__(self, model: DecisionModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, marker_pos: Tensor, marker_mask: Tensor, qtype: Tensor) -> Tensor:
+        return self.model(input_ids, None, marker_pos, marker_mask, qtype)
+
+
 def export_laya(
     model: DecisionModel,
     config: LayaConfig,
@@ -114,20 +128,20 @@ def export_laya(
     """Export the graph and serve from it only if it answers as torch does on these states (see `export_checked`)."""
     dims = {
         "input_ids": ("rows", "tokens"),
-        "attention_mask": ("rows", "tokens"),
         "marker_pos": ("rows", "options"),
         "marker_mask": ("rows", "options"),
         "qtype": ("rows",),
     }
     # Rows, options and tokens of the example differ, so that no dimension is taken for another.
-    example = collate([row for state in states[:2] for row in layout.rows(state, questions)], layout.pad_id)
+    rows = [row for state in states[:2] for row in layout.rows(state, questions)]
+    example = {name: array for name, array in collate(rows, layout.pad_id).items() if name in dims}
 
     def answers(backend: Backend) -> np.ndarray:
         given = read(LayaModel(layout, backend, config), states, questions)
         return np.array([p for of in given for answer in of.answers.values() for p in answer.probabilities.values()])
 
     return export_checked(
-        lambda file: export_graph(model, example, dims, file),
+        lambda file: export_graph(Unpadded(model).eval(), example, dims, file),
         lambda file: answers(OnnxBackend(file)),
         answers(TorchBackend(model)),
         folder,

@@ -8,9 +8,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from observer_core.decision.checkpoint_files import refuse_unknown
 from observer_core.decision.cut import Cut
-from observer_core.decision.laya.config import TOKENIZER_DIR, LayaConfig, refuse_code
-from observer_core.decision.laya.layout import Layout, Row, collate
+from observer_core.decision.laya.config import FILES, TOKENIZER_DIR, LayaConfig, refuse_code
+from observer_core.decision.laya.layout import Inputs, Layout, Row, collate
 from observer_core.decision.protocol import Answer, ContextOverflowError, Plan, Reading
 from observer_core.errors import InputError, ObserverError
 from observer_core.questions import Question, option_names
@@ -21,56 +22,9 @@ class Backend(Protocol):
 
     rows_at_once: int
 
-    def logits(self, batch: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """Float32 (rows, options) for the inputs of `layout.collate`."""
+    def logits(self, batches: Sequence[Inputs]) -> list[NDArray[np.float32]]:
+        """For each batch of `layout.collate`, best given longest first: float32 (rows, options)."""
         ...
-
-
-class OnnxBackend:
-    """ONNX Runtime on the CPU; imports no torch.
-
-    One row at a time: batching gains nothing on a CPU that one row already keeps busy, and without padding an answer
-    depends on nothing but its own row.
-
-    Raises:
-        InputError: the file is missing or is no usable graph.
-    """
-
-    rows_at_once = 1
-
-    def __init__(self, file: Path) -> None:
-        import onnxruntime as ort
-
-        if not file.is_file():
-            raise InputError(f"{file} is missing; copy the run again or train anew")
-        options = ort.SessionOptions()
-        options.log_severity_level = 3
-        # Spinning threads would take the cores from the rest of the service between two rows.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        try:
-            self._session = ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # the library's exceptions share no base class but Exception
-            message = " ".join(str(error).split())[:200]
-            raise InputError(f"{file} is not a usable ONNX graph ({message}); copy the run again") from error
-
-    def logits(self, batch: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
-        return self._session.run(["logits"], batch)[0]  # pyright: ignore
-
-
-class TorchBackend:
-    """PyTorch, on the device the model lies on."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model.eval()
-        self._device = next(model.parameters()).device
-        self.rows_at_once = 1 if self._device.type == "cpu" else 64
-
-    def logits(self, batch: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
-        import torch
-
-        with torch.inference_mode():
-            tensors = {name: torch.from_numpy(array).to(self._device) for name, array in batch.items()}
-            return self._model(**tensors).cpu().numpy()
 
 
 class LayaModel:
@@ -90,19 +44,24 @@ class LayaModel:
             cut: where a state that does not fit is cut.
 
         Raises:
-            InputError: a file is missing or broken or could run code, or `max_tokens` is more than the model has.
+            InputError: a file is missing, broken or unknown or could run code, or `max_tokens` is more than the model
+                has.
         """
         refuse_code(checkpoint)
+        refuse_unknown(checkpoint, FILES)
         config = LayaConfig.load(checkpoint)
         limit = config.max_len if max_tokens is None else max_tokens
         if limit > config.max_len:
             raise InputError(f"max_tokens {limit} is more than the {config.max_len} of {checkpoint}; lower it")
         layout = Layout(checkpoint / TOKENIZER_DIR, max_len=limit, head_max_len=config.head_max_len, cut=cut)
         if onnx is not None:
+            from observer_core.decision.laya.onnx_backend import OnnxBackend
+
             return cls(layout, OnnxBackend(onnx), config)
         from observer_core.decision.laya.checkpoint import load_checkpoint
+        from observer_core.decision.laya.torch_backend import TorchBackend
 
-        return cls(layout, TorchBackend(load_checkpoint(checkpoint)[0]), config)
+        return cls(layout, TorchBackend.serving(load_checkpoint(checkpoint)[0]), config)
 
     def plan(self, state: Any, questions: Mapping[str, Question], *, strict: bool = False) -> Plan:
         """One row per question (see `DecisionModel.plan`); a state that is not text reads as its JSON.
@@ -139,15 +98,15 @@ class LayaModel:
         ]
 
     def _probabilities(self, rows: list[Row]) -> list[NDArray[np.float64]]:
-        order = sorted(range(len(rows)), key=lambda i: len(rows[i].ids))
-        out: list[NDArray[np.float64]] = [np.empty(0)] * len(rows)
+        # The longest first: what is computed side by side then ends together.
+        order = sorted(range(len(rows)), key=lambda i: -len(rows[i].ids))
         step = self._backend.rows_at_once
-        for start in range(0, len(order), step):
-            chosen = order[start : start + step]
-            batch = [rows[i] for i in chosen]
-            logits = self._backend.logits(collate(batch, self.layout.pad_id))
-            for i, row, values in zip(chosen, batch, logits, strict=True):
-                out[i] = self._softmax(values[: len(row.markers)], row.type_id)
+        chosen = [order[start : start + step] for start in range(0, len(order), step)]
+        batches = [collate([rows[i] for i in places], self.layout.pad_id) for places in chosen]
+        out: list[NDArray[np.float64]] = [np.empty(0)] * len(rows)
+        for places, logits in zip(chosen, self._backend.logits(batches), strict=True):
+            for i, values in zip(places, logits, strict=True):
+                out[i] = self._softmax(values[: len(rows[i].markers)], rows[i].type_id)
         return out
 
     def _softmax(self, logits: NDArray[np.float32], type_id: int) -> NDArray[np.float64]:

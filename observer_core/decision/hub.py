@@ -1,13 +1,12 @@
-"""Kev checkpoints and their bases by name: a folder, or a hub id that is downloaded once (`owner/name@revision`)."""
+"""Checkpoints and their bases by name: a folder, or a hub id that is downloaded once (`owner/name@revision`)."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from observer_core.errors import InputError, one_line
 
 HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+?)(@(?P<revision>[\w./-]+))?")
-BASE_FILES = ["*.json", "*.safetensors", "*.txt"]
-CHECKPOINT_FILES = ["*.json", "*.safetensors", "*.txt", "head.pt"]
 
 
 def is_hub_id(name: str) -> bool:
@@ -15,7 +14,7 @@ def is_hub_id(name: str) -> bool:
     return HUB_ID.fullmatch(name) is not None and not Path(name).is_dir()
 
 
-def fetch(name: str, patterns: list[str]) -> Path:
+def fetch(name: str, patterns: Sequence[str]) -> Path:
     """The folder of a hub id, from the local cache or downloaded.
 
     Args:
@@ -32,7 +31,7 @@ def fetch(name: str, patterns: list[str]) -> Path:
     if found is None:
         raise InputError(f"no folder '{name}', and it is not a hub id (owner/name or owner/name@revision)")
     try:
-        return Path(snapshot_download(found["repo"], revision=found["revision"], allow_patterns=patterns))
+        return Path(snapshot_download(found["repo"], revision=found["revision"], allow_patterns=list(patterns)))
     except (LocalEntryNotFoundError, OfflineModeIsEnabled, HfHubHTTPError, HFValidationError, OSError) as error:
         raise InputError(
             f"cannot get {name} from the model hub ({type(error).__name__}: {one_line(error)}); connect "
