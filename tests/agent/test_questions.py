@@ -165,7 +165,21 @@ def test_real_hotpotqa_files(shared_data: Path) -> None:
         ("q.json", "{}", "must hold a list"),
         ("q.json", "[]", "holds no questions"),
         ("q.jsonl", '{"question": "a?", "answer": "b", "context": [["T", ["x"]]]}\n{"question"', "q.jsonl:2: not JSON"),
-        ("q.json", '[{"answer": "b", "context": []}]', "q.json[0]: field 'question' must be of type str"),
+        ("q.json", '[{"answer": "b", "context": []}]', "q.json[0]: field 'question': expected a text, not NoneType"),
+        ("q.json", '[{"question": "a\\ud800?", "answer": "b", "paragraphs": ["x"]}]', "no character at 1"),
+        ("q.json", '[{"question": "a?", "answer": " ", "paragraphs": ["x"]}]', "needs a question, an answer"),
+        ("q.json", '[{"question": "a?", "answer": "b", "paragraphs": "some text"}]', "expected a list, not str"),
+        ("q.json", '[{"question": "a?", "answer": "b", "context": [["T", "some text"]]}]', "expected a list, not str"),
+        (
+            "q.json",
+            '[{"question": "a?", "answer": "b", "context": [["T", ["x"]]], "supporting_facts": [["T", -3]]}]',
+            "0 or more, not -3",
+        ),
+        (
+            "q.jsonl",
+            '{"_id": 1, "question": "a?", "answer": "b", "paragraphs": ["x"]}\n' * 2,
+            "1 ids belong to several questions, such as '1'",
+        ),
         ("q.json", '[{"question": "a?", "answer": "b", "context": [["T"]]}]', "cannot be used"),
         ("q.json", '[{"question": "a?", "answer": "b", "context": []}]', "at least one paragraph"),
         ("q.json", '[{"question": "a?", "answer": "b", "context_titles": ["T"]}]', "corpus.jsonl does not exist"),
@@ -196,8 +210,12 @@ def test_any_jsonl_of_question_answer_and_paragraphs(tmp_path: Path) -> None:
     }
     path.write_text(json.dumps(record) + "\n", encoding="utf-8")
     [question] = read_questions(str(path))
-    assert (question.question, question.answer, question.aliases) == ("Who?", "Ada", ("A.",))
+    assert (question.qid, question.question, question.answer) == ("mine.jsonl:1", "Who?", "Ada")
+    assert question.aliases == ("A.",)
     assert [(p.title, p.text) for p in question.paragraphs] == [("paragraph 1", "Ada did."), ("T", "x")]
+    # As Windows writes it: a byte order mark, carriage returns, blank lines.
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(record).encode() + b"\r\n\r\n")
+    assert read_questions(str(path)) == [question]
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ class OpenAiChatLlm(BaseLlm):
             ) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ModelError(f"no answer from {url} ({error}); start the server or mend the URL") from error
-        except (json.JSONDecodeError, UnicodeDecodeError, AttributeError) as error:
+        except (json.JSONDecodeError, UnicodeDecodeError, AttributeError, RecursionError) as error:
             raise ModelError(f"what {url} answers is not JSON of chat completions; mend the URL") from error
 
     def _refused(self, status: int, url: str, said: str) -> ModelError:
