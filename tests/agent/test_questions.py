@@ -16,6 +16,7 @@ from observer_pipeline.agent.sources import read_question_file, read_questions
 from observer_pipeline.agent.world import generate_world
 from observer_pipeline.agent.world_facts import MONTHS
 from observer_pipeline.agent.world_names import stem
+from observer_pipeline.agent.world_piece import STEMS_PER_QUESTION
 
 WORLD = list(generate_world(1500, seed=5))
 
@@ -38,6 +39,19 @@ def test_questions_are_unique_and_stems_never_repeat() -> None:
     assert len({q.question for q in WORLD}) == len({q.qid for q in WORLD}) == len(WORLD)
     names = {stem(i) for i in itertools.chain(range(60_000), range(430_000, 480_000), range(90_000_000, 90_010_000))}
     assert len(names) == 120_000
+
+
+def test_no_letter_tells_the_place_of_a_name_in_its_question() -> None:
+    """Names are made in an order, the asked-for first; their letters must not show it."""
+    for letters in (slice(0, 1), slice(1, 2), slice(-2, None)):
+        alike = {
+            slot: Counter(stem(slot + STEMS_PER_QUESTION * question)[letters] for question in range(3000))
+            for slot in range(12)
+        }
+        whole = sum(alike.values(), Counter())
+        for counts in alike.values():
+            far = sum((counts[part] - n / 12) ** 2 / (n / 12) for part, n in whole.items())
+            assert far < 2 * len(whole) + 20  # chi-square with about as many degrees of freedom
 
 
 def test_every_fact_the_answer_hangs_on_stands_in_its_paragraph() -> None:
