@@ -2,11 +2,10 @@
 
     python benchmarks/agent_transfer.py traces.jsonl ../shared/data/agent_traces/hotpotqa_react.jsonl [--encoder]
 
-The first file comes from `observer agent generate --faults all`. Printed are AUROCs on the second, clustered by user
-question, of a logistic regression over the baseline's features (with `--encoder` also over the frozen encoder's mean
-vector of the state): trained on everything, on natural runs alone, and with each kind of fault added to natural runs
-or left out of everything. A full fine-tuning of each of these would take days on two cores; one is done with
-`observer train` (see docs/agent.md).
+The first file comes from `observer agent generate --questions 3000 --seed 100 --faults benchmarks/agent_transfer.yaml`.
+Printed are AUROCs on the second, clustered by user question, of a logistic regression over the baseline's features
+(with `--encoder` also over the frozen encoder's mean vector of the state): trained on everything, on natural runs
+alone, and with each kind of fault added to natural runs or left out of everything.
 """
 
 import argparse
