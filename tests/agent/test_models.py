@@ -203,6 +203,26 @@ def test_a_server_that_is_down_or_goes_away(kind) -> None:
         asyncio.run(collect(model_of(server)))
 
 
+def test_an_error_in_the_middle_of_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ollama has answered 200 by then and sends the error as one more line."""
+    whole = OllamaServer.pieces
+
+    def broken(self: OllamaServer, body: dict, say: Say) -> list[bytes]:
+        return [*whole(self, body, say)[:2], b'{"error":"llama runner process has terminated: exit status 2"}\n']
+
+    monkeypatch.setattr(OllamaServer, "pieces", broken)
+    request = LlmRequest(contents=[types.Content(role="user", parts=[types.Part(text="Hi?")])])
+
+    async def collect(model):
+        return [part async for part in model.generate_content_async(request, stream=True)]
+
+    with (
+        OllamaServer(["One two three"]) as server,
+        pytest.raises(ModelError, match=r"refused .*exit status 2; see its"),
+    ):
+        asyncio.run(collect(model_of(server)))
+
+
 def test_a_busy_server_is_asked_again(spans) -> None:
     busy = Refuse(429, {"error": {"message": "rate limit"}}, {"retry-after": "0.05"})
     with OpenAiServer([busy, busy, ANSWER]) as server:
