@@ -330,7 +330,7 @@ def test_faults_find_their_place_in_real_questions(shared_data) -> None:
         ("early_stop: 0.1", "is not a fault plan"),
         ("faults: [{kind: [early_stop], rate: 0.1}]", "faults[0] needs exactly"),
         ("faults: [{kind: early_stop, rate: .nan}]", "between 0 and 1, not nan"),
-        ("faults: " + "[" * 3000, "is not YAML"),
+        pytest.param("faults: " + "[" * 3000, "is not YAML", id="too deep"),
         ("seed: x\nfaults: []", "seed"),
         ("harmless: 3\nfaults: []", "harmless"),
         ("a: [", "is not YAML"),

@@ -133,7 +133,9 @@ def test_odd_behaviour_is_recorded(spans, kind, lines, calls, answer, stop, odd)
 
 
 @pytest.mark.parametrize(
-    "said", ['{"query": "unfinished', '{"query": NaN}', '["x"]', '{"query":' * 2000 + "1" + "}" * 2000]
+    "said",
+    ['{"query": "unfinished', '{"query": NaN}', '["x"]', '{"query":' * 2000 + "1" + "}" * 2000],
+    ids=["unfinished", "no number", "a list", "too deep"],
 )
 def test_arguments_that_are_no_json_are_refused_by_the_tool_and_recorded(spans, said) -> None:
     with OpenAiServer([Say(calls=[("search", said)]), ANSWER]) as server:
@@ -203,23 +205,24 @@ def test_a_server_that_is_down_or_goes_away(kind) -> None:
         asyncio.run(collect(model_of(server)))
 
 
-def test_an_error_in_the_middle_of_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ollama has answered 200 by then and sends the error as one more line."""
-    whole = OllamaServer.pieces
-
-    def broken(self: OllamaServer, body: dict, say: Say) -> list[bytes]:
-        return [*whole(self, body, say)[:2], b'{"error":"llama runner process has terminated: exit status 2"}\n']
-
-    monkeypatch.setattr(OllamaServer, "pieces", broken)
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        (OllamaServer, b'{"error":"llama runner has terminated: exit status 2"}\n'),
+        (OpenAiServer, b'data: {"error": {"message": "engine died: exit status 2", "code": 500}}\n\n'),
+    ],
+    ids=["ollama", "openai"],
+)
+def test_an_error_in_the_middle_of_a_stream(monkeypatch: pytest.MonkeyPatch, kind, line: bytes) -> None:
+    """The server has answered 200 by then and sends the error as one more line."""
+    whole = kind.pieces
+    monkeypatch.setattr(kind, "pieces", lambda self, body, say: [*whole(self, body, say)[:3], line])
     request = LlmRequest(contents=[types.Content(role="user", parts=[types.Part(text="Hi?")])])
 
     async def collect(model):
         return [part async for part in model.generate_content_async(request, stream=True)]
 
-    with (
-        OllamaServer(["One two three"]) as server,
-        pytest.raises(ModelError, match=r"refused .*exit status 2; see its"),
-    ):
+    with kind(["One two three"]) as server, pytest.raises(ModelError, match="exit status 2; see"):
         asyncio.run(collect(model_of(server)))
 
 
