@@ -14,17 +14,20 @@ import secrets
 import statistics
 import tempfile
 import time
+from collections import deque
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
 import psutil
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from observer_core.decisions import Decision
 from observer_core.home import Home
 from observer_serving.app import App
 from observer_serving.assemble import Assembler, AssemblyLimits
 from observer_serving.buffer.protocol import Logged
 from observer_serving.buffer.received import Received
+from observer_serving.candidate import Candidate
 from observer_serving.config import Settings
 from observer_serving.receive.wire import Piece, cut
 
@@ -73,22 +76,28 @@ def neighbours(home: str, huge: int, seconds: float, out: "SimpleQueue[list[floa
     app = App(settings, Home(Path(home)))
     sent: dict[str, float] = {}
     late: list[float] = []
-    app.engine._on_decided = [lambda d, _: late.append(time.perf_counter() - sent.pop(d.trace_id, 0.0) - QUIET)]
+
+    def note(decision: Decision, _: Candidate) -> None:
+        if decision.trace_id in sent:  # else it is the huge one
+            late.append(time.perf_counter() - sent[decision.trace_id] - QUIET)
+
+    app.engine._on_decided = [note]
+    big = secrets.token_bytes(16)
+    batches = deque(spans_of(big, 500, root=first == 0) for first in range(0, huge, 500))
     app.scoring.start()
     app.engine.start()
-    big, left = secrets.token_bytes(16), huge
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         trace_id = secrets.token_bytes(16)
+        pieces = spans_of(trace_id, 10, root=True)
         sent[trace_id.hex()] = time.perf_counter()
-        app.engine.accept([Logged(1, Received(time.time_ns(), tuple(spans_of(trace_id, 10, root=True))))])
-        if left > 0:
-            left -= 500
-            pieces = tuple(spans_of(big, 500, root=left <= 0))
-            app.engine.accept([Logged(1, Received(time.time_ns(), pieces))])
+        app.engine.accept([Logged(1, Received(time.time_ns(), tuple(pieces)))])
+        if batches:
+            app.engine.accept([Logged(1, Received(time.time_ns(), tuple(batches.popleft())))])
         time.sleep(0.01)
-    time.sleep(QUIET + 5)
-    out.put(sorted(value for value in late if value < 1e6))
+    while len(late) < len(sent):
+        time.sleep(0.1)
+    out.put(sorted(late))
 
 
 def main() -> None:

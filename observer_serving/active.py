@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,33 @@ def load_models(active: Mapping[str, Active], settings: Settings) -> dict[str, L
                     raise
                 raise InputError(f"projects.{scope}.scorer: {error}") from None
     return models
+
+
+class Loading:
+    """What is in force at start, its models being loaded on a thread: what needs none of them can go on meanwhile.
+
+    Raises:
+        InputError: `active.json` cannot be read.
+    """
+
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        self.active = read_active(folder, settings)
+        self._models: Future[dict[str, LoadedModel]] = Future()
+        threading.Thread(target=self._load, args=(settings,), name="observer-load", daemon=True).start()
+
+    def models(self) -> dict[str, LoadedModel]:
+        """The models, once they are loaded.
+
+        Raises:
+            InputError: one does not pass its checks.
+        """
+        return self._models.result()
+
+    def _load(self, settings: Settings) -> None:
+        try:
+            self._models.set_result(load_models(self.active, settings))
+        except BaseException as error:
+            self._models.set_exception(error)
 
 
 def policies_of(active: Mapping[str, Active]) -> dict[str, Policy]:

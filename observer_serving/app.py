@@ -21,7 +21,7 @@ import pyarrow as pa
 from observer_core.errors import InputError
 from observer_core.home import Home
 from observer_serving.access import Keys
-from observer_serving.active import Switchboard, load_models, policies_of, read_active
+from observer_serving.active import Loading, Switchboard, policies_of
 from observer_serving.api.app import build_api
 from observer_serving.api.parts import Parts
 from observer_serving.assemble import Assembler
@@ -59,8 +59,13 @@ log = logging.getLogger(__name__)
 class App:
     """One service over one state folder. `start`, then `stop`; or `run` until a signal."""
 
-    def __init__(self, settings: Settings, home: Home, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, settings: Settings, home: Home, *, clock: Clock | None = None, loading: Loading | None = None
+    ) -> None:
         """Build everything and bind the ports; nothing runs yet.
+
+        Args:
+            loading: the models of these settings, if their loading has begun.
 
         Raises:
             InputError: the folder cannot be written or is in use, a port is taken, the model does not pass its checks.
@@ -78,8 +83,8 @@ class App:
         }
         metrics, stats = Metrics(), Stats(clock.monotonic())
         self._metrics = metrics
-        active = read_active(self._folder, settings)
-        models = load_models(active, settings)
+        loading = loading or Loading(self._folder, settings)
+        active, models = loading.active, loading.models()
         self._storage = storage = open_storage(settings, self._folder, lambda: self.engine)
         self.record, self.wal = storage.record, storage.buffer
         scores = {scope: model.validation_scores for scope, model in models.items()}
@@ -196,8 +201,6 @@ class App:
             self._listeners["otlp_grpc"] = GrpcListener(
                 self._grpc(), self.settings.listen.otlp_grpc, self.settings.tls_of("otlp_grpc")
             )
-        # pyarrow imports pandas at its first conversion, where it is installed: a second, but not while deciding.
-        threading.Thread(target=pa.array, args=([None],), daemon=True).start()
         self.scoring.start()
         if self._evaluators is not None:
             self._evaluators.start()
@@ -215,6 +218,8 @@ class App:
             await listener.start()
             host, _ = split_address(getattr(self.settings.listen, name))
             self.addresses[name] = f"[{host}]:{listener.port}" if ":" in host else f"{host}:{listener.port}"
+        # pyarrow imports pandas at its first conversion, where it is installed: a second, but not while deciding.
+        threading.Thread(target=pa.array, args=([None],), daemon=True).start()
         log.info("listening", extra={"fields": {"listen": self.addresses}})
 
     def _logged(self) -> Iterable[Logged]:
@@ -311,9 +316,11 @@ class App:
             log.exception("settings not put in force, the old ones stay")
 
 
-def create_app(settings: Settings, home: Home | None = None, *, clock: Clock | None = None) -> App:
+def create_app(
+    settings: Settings, home: Home | None = None, *, clock: Clock | None = None, loading: Loading | None = None
+) -> App:
     """The service for these settings over `home` (default: `OBSERVER_HOME`)."""
-    return App(settings, home or Home.from_env(), clock=clock)
+    return App(settings, home or Home.from_env(), clock=clock, loading=loading)
 
 
 def _lock(folder: Path) -> int:

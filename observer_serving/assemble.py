@@ -139,24 +139,30 @@ class Assembler:
         return self._complete(trace_id, "evicted", 0.0) if trace_id in self._open else None
 
     def _take(self, trace: _OpenTrace, piece: Piece, segment: int, now: float) -> None:
-        ids = split_ids(piece.span_ids)
-        if trace.seen is None and trace.ids:
-            trace.seen = set(split_ids(trace.ids))
-        fresh = dict.fromkeys(ids) if trace.seen is None else dict.fromkeys(i for i in ids if i not in trace.seen)
-        trace.duplicates += len(ids) - len(fresh)
-        if trace.seen is not None:
-            trace.seen.update(fresh)
         trace.segments.append(segment)
-        self.spans += len(ids)
+        self.spans += piece.spans
+        fresh = self._fresh(trace, piece)
+        trace.duplicates += piece.spans - len(fresh) // SPAN_ID_BYTES
         if not fresh:  # a batch sent again: nothing new, and it does not prolong the wait
             return
-        trace.ids += b"".join(fresh)
+        trace.ids += fresh
         trace.data.append(piece.data)
-        trace.spans += len(fresh)
+        trace.spans += len(fresh) // SPAN_ID_BYTES
         trace.size += len(piece.data)
         trace.root_ended |= piece.root_ended
         trace.last = now
         self.bytes += len(piece.data)
+
+    def _fresh(self, trace: _OpenTrace, piece: Piece) -> bytes:
+        """The ids of the piece's spans that the trace does not have, each once."""
+        ids = split_ids(piece.span_ids)
+        if not trace.ids:
+            return piece.span_ids if len(set(ids)) == len(ids) else b"".join(dict.fromkeys(ids))
+        if trace.seen is None:
+            trace.seen = set(split_ids(trace.ids))
+        fresh = dict.fromkeys(i for i in ids if i not in trace.seen)
+        trace.seen.update(fresh)
+        return b"".join(fresh)
 
     def _is_quiet(self, trace: _OpenTrace, now: float) -> bool:
         return trace.root_ended and trace.last + self._limits.quiet_period <= now

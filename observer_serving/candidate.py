@@ -95,7 +95,12 @@ def read_spans(assembled: AssembledTrace) -> Candidate:
         return from_spans(assembled)
     except Exception:
         log.exception("cannot read trace %s as an agent run; it goes unscored", assembled.trace_id.hex())
-        return _candidate(assembled, None, PolicyFacts(spans=assembled.spans), None)
+        return unread(assembled)
+
+
+def unread(assembled: AssembledTrace) -> Candidate:
+    """The candidate of a trace that has not been read, or cannot be."""
+    return _candidate(assembled, None, PolicyFacts(spans=assembled.spans), None)
 
 
 def _candidate(

@@ -26,19 +26,19 @@ from observer_serving.candidate import Candidate, from_json, read_spans
 from observer_serving.clock import Clock
 from observer_serving.decide import Decider
 from observer_serving.deliver import Decided, Delivery, LatePiece
-from observer_serving.events import Again, Call, Event, Forget, Resumed
+from observer_serving.events import Again, Arrived, Call, Event, Forget, Read, Resumed
 from observer_serving.export import ExportOutcome
 from observer_serving.flight import Flight, InFlight
-from observer_serving.logs import DECISIONS
 from observer_serving.metrics import Metrics
+from observer_serving.reader import Reader
 from observer_serving.receive.wire import Piece
 from observer_serving.resume import Undelivered
 from observer_serving.score import Scored, Scoring, ShadowScore
 from observer_serving.score.lane import earliest
 from observer_serving.stats import Stats
+from observer_serving.tally import Tally
 
 log = logging.getLogger(__name__)
-decision_log = logging.getLogger(DECISIONS)
 
 _MAX_EVENTS = 256
 _RETRY_SECONDS = 1.0
@@ -83,13 +83,14 @@ class Engine:
         self._release = release
         self._clock = clock
         self._metrics = metrics
-        self._stats = stats
+        self._tally = Tally(metrics, stats)
         self._max_age = max_age
         self._max_backlog = max_backlog
         self._decides_open = decides_open
         self._on_decided = on_decided
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.in_flight = InFlight()
+        self._reader = Reader(self._events.put)
         self._undelivered = Undelivered()
         self._put_bytes = self._taken_bytes = 0  # each written by one thread at a time
         self._scored: deque[Scored] = deque()
@@ -117,8 +118,7 @@ class Engine:
     def accept(self, entries: list[Logged]) -> None:
         """Take entries that are safe; called by the buffer's thread."""
         self._put_bytes += sum(entry.received.size for entry in entries)
-        for entry in entries:
-            self._events.put(entry)
+        self._events.put(Arrived(entries))
 
     def accept_again(self, entries: list[Logged], part: int) -> None:
         """Take entries that an engine had before: what is undecided goes on, what was decided stays decided."""
@@ -184,6 +184,7 @@ class Engine:
     def _take_again(self, again: Again, now: float) -> None:
         entry = again.entry
         age = min(max(0.0, (self._clock.now_ns() - entry.received.received_ns) / 1e9), self._max_age)
+        self._tally.received(entry, now)
         for item in entry.received.items:
             recorded = self._record.lookup(item.trace_id)
             if recorded is not None and not self._record.is_settled(recorded):
@@ -207,8 +208,7 @@ class Engine:
         for trace_id in [trace_id for trace_id in self.in_flight if forget.covers(trace_id)]:
             spans += self._give_up(trace_id).spans
             traces += 1
-        self._metrics.traces_moved.inc(traces)
-        self._metrics.spans_moved.inc(spans)
+        self._tally.moved(traces, spans)
 
     def _give_up(self, trace_id: bytes) -> Flight:
         """Take a trace off those that are complete and not yet on record."""
@@ -262,13 +262,8 @@ class Engine:
         self._show()
 
     def _handle(self, event: Event, now: float) -> None:
-        if isinstance(event, Logged):
-            self._taken_bytes += event.received.size
-            items = event.received.items
-            new = [i.trace_id for i in items if i.trace_id not in self._assembler and i.trace_id not in self.in_flight]
-            decided = self._record.decided(new) if new else set()
-            for item in items:
-                self._receive(event, item, now, age=0.0, decided=item.trace_id in decided)
+        if isinstance(event, Arrived):
+            self._take(event.entries, now)
         elif isinstance(event, Again):
             self._taken_bytes += event.entry.received.size
             self._take_again(event, now)
@@ -276,6 +271,8 @@ class Engine:
             self._deliver_again(event, now)
         elif isinstance(event, Forget):
             self._forget(event)
+        elif isinstance(event, Read):
+            self._go_on(event)
         elif isinstance(event, list):
             self._scored.extend(self._beside.heard(event))
         elif isinstance(event, ShadowScore):
@@ -287,11 +284,18 @@ class Engine:
 
     # -- stages
 
+    def _take(self, entries: list[Logged], now: float) -> None:
+        self._taken_bytes += sum(entry.received.size for entry in entries)
+        ids = {item.trace_id for entry in entries for item in entry.received.items}
+        new = [trace_id for trace_id in ids if trace_id not in self._assembler and trace_id not in self.in_flight]
+        decided = self._record.decided(new) if new else set()
+        for entry in entries:
+            self._tally.received(entry, now)
+            for item in entry.received.items:
+                self._receive(entry, item, now, age=0.0, decided=item.trace_id in decided)
+
     def _receive(self, entry: Logged, item: Piece | JsonTrace, now: float, age: float, *, decided: bool) -> None:
-        self._metrics.bytes_received.inc(len(item.data))
-        if not (is_json := isinstance(item, JsonTrace)):
-            self._metrics.spans_received.inc(item.spans)
-            self._stats.received(item.spans, now)
+        is_json = isinstance(item, JsonTrace)
         is_open = item.trace_id in self._assembler
         if self._record.erased(item.trace_id):
             self._metrics.spans_dropped.inc(0 if is_json else item.spans)
@@ -300,10 +304,10 @@ class Engine:
             self._release(entry.segment, 1)  # posted again
         elif is_json:
             candidate = from_json(item, received_ns=entry.received.received_ns, segment=entry.segment, now=now)
-            self._metrics.traces_received.inc()
-            self._metrics.spans_received.inc(candidate.spans)
-            self._stats.received(candidate.spans, now)
-            self._submit(item.trace_id, candidate)
+            self._tally.received_json(candidate, now)
+            self._metrics.completed.labels(candidate.complete_reason).inc()
+            self.in_flight.add(item.trace_id, candidate)
+            self._submit(candidate)
         elif item.trace_id in self.in_flight:
             self.in_flight.add_late(item.trace_id, LatePiece(item, entry.segment))
         elif decided:
@@ -317,16 +321,21 @@ class Engine:
                 self._complete(assembled)
 
     def _complete(self, assembled: AssembledTrace) -> None:
-        candidate = read_spans(assembled)
-        self._metrics.normalise_failures.inc(candidate.trace is None)
-        self._submit(assembled.trace_id, candidate)
-
-    def _submit(self, trace_id: bytes, candidate: Candidate) -> None:
+        large = self.alive and self._reader.is_for(assembled)
+        candidate = self._reader.submit(assembled) if large else read_spans(assembled)
         self._metrics.completed.labels(candidate.complete_reason).inc()
-        self.in_flight.add(trace_id, candidate)
+        self.in_flight.add(assembled.trace_id, candidate)
+        if not large:
+            self._submit(candidate)
+
+    def _go_on(self, read: Read) -> None:
+        if self.in_flight.has(read.unread):
+            self.in_flight.replace(read.unread, read.candidate)
+            self._submit(read.candidate)
+
+    def _submit(self, candidate: Candidate) -> None:
         self._beside.submit(candidate)
-        if candidate.trace is not None and not candidate.trace.final_answer.strip():
-            self._metrics.without_answer.inc()
+        self._tally.complete(candidate)
         if candidate.trace is None:
             self._scored.extend(self._beside.scored([self._scoring.unreadable(candidate)]))
         else:
@@ -362,21 +371,14 @@ class Engine:
         for row, (decision, scored) in zip(rows, ours, strict=True):
             flight = self._give_up(bytes.fromhex(decision.trace_id))
             if row is None:  # another worker has the trace and decides it
-                self._metrics.traces_moved.inc()
-                self._metrics.spans_moved.inc(flight.spans)
+                self._tally.moved(1, flight.spans)
                 continue
             self._delivery.add([Decided(row, decision, scored.candidate)])
             for piece in flight.late:
                 self._delivery.add_late(piece)
-            self._count(decision, scored.candidate, now)
-
-    def _count(self, decision: Decision, candidate: Candidate, now: float) -> None:
-        self._metrics.decided(decision)
-        self._metrics.spans_duplicate.inc(candidate.duplicates)
-        self._stats.decided(decision, now)
-        for tell in self._on_decided:
-            tell(decision, candidate)
-        decision_log.info("%s %s", decision.decision, decision.trace_id, extra={"fields": decision.to_json()})
+            self._tally.decided(decision, scored.candidate, now)
+            for tell in self._on_decided:
+                tell(decision, scored.candidate)
 
     def _show(self) -> None:
         self._metrics.traces_open.set(self.open_traces)

@@ -7,9 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from observer_serving.buffer.protocol import Logged
+from observer_serving.candidate import Candidate
 from observer_serving.evaluate import Evaluated
 from observer_serving.export import ExportOutcome
 from observer_serving.score import Scored, ShadowScore
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """Entries that are safe and came together."""
+
+    entries: list[Logged]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +45,14 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True)
+class Read:
+    """A large trace was read; `unread` stood for it meanwhile."""
+
+    unread: Candidate
+    candidate: Candidate
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """Something to do between two steps, on the thread that owns everything."""
 
@@ -51,4 +67,7 @@ class Call:
             self.result.set_exception(error)
 
 
-Event = Call | Logged | Again | Resumed | Forget | list[Scored] | list[Evaluated] | ShadowScore | ExportOutcome | None
+Event = (
+    Call | Arrived | Again | Resumed | Forget | Read
+    | list[Scored] | list[Evaluated] | ShadowScore | ExportOutcome | None
+)  # fmt: skip

@@ -51,6 +51,10 @@ class InFlight:
         flight = self._flights.get(bytes.fromhex(candidate.trace_id))
         return flight is not None and flight.candidate is candidate
 
+    def replace(self, unread: Candidate, candidate: Candidate) -> None:
+        """Put what was read in the place of what stood for it."""
+        self._flights[bytes.fromhex(unread.trace_id)].candidate = candidate
+
     def take(self, trace_id: bytes) -> Flight:
         """Take a trace off them."""
         flight = self._flights.pop(trace_id)

@@ -60,7 +60,11 @@ def check_tls(tls: TlsSettings) -> None:
 
 
 class HttpListener:
-    """An ASGI application on a bound socket; idle connections are kept for `keep_alive` seconds."""
+    """An application on a bound socket; idle connections are kept for `keep_alive` seconds.
+
+    Args:
+        app: an ASGI application, or what `protocol` asks for answers.
+    """
 
     def __init__(
         self,
@@ -82,8 +86,9 @@ class HttpListener:
                 "ssl_cert_reqs": ssl.CERT_REQUIRED if tls.ca else ssl.CERT_NONE,
             }
         config = uvicorn.Config(
-            app, http=protocol or "httptools", log_config=None, access_log=False, lifespan="off", ws="none",
-            server_header=False, timeout_graceful_shutdown=5, timeout_keep_alive=keep_alive, **secured,
+            app, http=protocol or "httptools", interface="asgi3", ws="none", lifespan="off", proxy_headers=False,
+            log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=5,
+            timeout_keep_alive=keep_alive, **secured,
         )  # fmt: skip
         self._server = _Server(config)
         self._task: asyncio.Task[None] | None = None

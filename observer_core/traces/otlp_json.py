@@ -13,7 +13,7 @@ import base64
 import binascii
 import math
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import orjson
@@ -126,25 +126,55 @@ def _set_message(field: FieldDescriptor, message: Message, value: Any, depth: in
 
 
 def _set_messages(field: FieldDescriptor, message: Message, value: Any, depth: int) -> None:
+    if field.message_type is KeyValue.DESCRIPTOR and (wire := _plain_attributes(field.number, value)) is not None:
+        message.MergeFromString(wire)
+        return
     add = getattr(message, field.name).add
-    are_attributes = field.message_type is KeyValue.DESCRIPTOR
     for index, item in enumerate(_list(value)):
-        if are_attributes and (text := _text_of_attribute(item)) is not None:
-            add(key=item["key"]).value.string_value = text
-            continue
         try:
             _fill(add(), item, depth + 1)
         except DecodeError as error:
             raise error.under(f"[{index}]") from None
 
 
-def _text_of_attribute(item: Any) -> str | None:
-    """The text of the plainest attribute, which most are: taking it directly halves the time of a request."""
-    if type(item) is dict and len(item) == 2 and type(item.get("key")) is str:
-        value = item.get("value")
-        if type(value) is dict and len(value) == 1 and type(text := value.get("stringValue")) is str:
-            return text
-    return None
+def _plain_attributes(number: int, items: Any) -> bytes | None:
+    """The wire form of attributes in field `number`, if all of them are texts, as most are: one call of protobuf's
+    parser takes a fraction of the time that setting them one by one does."""
+    if type(items) is not list:
+        return None
+    parts: list[bytes] = []
+    for item in items:
+        try:
+            key, value = item["key"], item["value"]
+            text = value["stringValue"]
+        except (KeyError, TypeError):
+            return None
+        if len(item) != 2 or len(value) != 1 or type(key) is not str or type(text) is not str:
+            return None
+        name, content = key.encode(), text.encode()
+        before, between = _around_text(number, len(name), len(content))
+        parts += (before, name, between, content)
+    return b"".join(parts)
+
+
+@lru_cache(maxsize=4096)
+def _around_text(number: int, key_size: int, text_size: int) -> tuple[bytes, bytes]:
+    """What stands before the key and before the text of a `KeyValue` in field `number`, for these sizes."""
+    text = b"\x0a" + _varint(text_size)  # AnyValue.string_value = 1
+    value = b"\x12" + _varint(len(text) + text_size) + text  # KeyValue.value = 2
+    key = b"\x0a" + _varint(key_size)  # KeyValue.key = 1
+    size = len(key) + key_size + len(value) + text_size
+    return _varint(number << 3 | 2) + _varint(size) + key, value
+
+
+def _varint(value: int) -> bytes:
+    """A protobuf varint."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
 
 
 def _set_scalar(name: str, decode: Callable[[Any], Any], message: Message, value: Any, _depth: int) -> None:

@@ -1,6 +1,5 @@
 """`observer serve`: the service."""
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,17 +21,24 @@ def register(app: typer.Typer) -> None:
         ] = False,
     ) -> None:
         """Receive traces, score them, keep the suspicious ones. SIGHUP reads the settings again."""
+        from observer_core.home import Home
         from observer_serving import logs
-        from observer_serving.app import create_app
+        from observer_serving.active import Loading
         from observer_serving.config import read_settings
+        from observer_serving.process import serve as run_process
 
         settings = read_settings(config)
         if check:
             _check(settings, str(config or "defaults"))
             return
         logs.configure()
-        service = create_app(settings)
-        asyncio.run(service.run(on_ready=_announce, read_again=lambda: read_settings(config)))
+        home = Home.from_env()
+        # Loading a model is native code's work, importing the web servers Python's: both at once take half as long.
+        loading = Loading(home.ensure(home.serving), settings)
+        from observer_serving.app import create_app
+
+        service = create_app(settings, home, loading=loading)
+        run_process(service.run(on_ready=_announce, read_again=lambda: read_settings(config)))
 
 
 def _check(settings: "Settings", where: str) -> None:

@@ -2,8 +2,9 @@
 
 import os
 import struct
-import zlib
 from collections.abc import Iterator
+
+from isal.isal_zlib import crc32
 
 MAGIC = b"OBSR"
 ENTRY = struct.Struct("<4sII")  # magic, length, crc32 of the payload
@@ -28,7 +29,7 @@ def framed(parts: list[bytes]) -> list[bytes]:
     """An entry around a payload given in parts."""
     crc = 0
     for part in parts:
-        crc = zlib.crc32(part, crc)
+        crc = crc32(part, crc)
     return [ENTRY.pack(MAGIC, sum(map(len, parts)), crc), *parts]
 
 
@@ -56,4 +57,4 @@ def entry_at(data: bytes, position: int) -> bytes | None:
     if magic != MAGIC or start + length > len(data):
         return None
     payload = data[start : start + length]
-    return payload if zlib.crc32(payload) == crc else None
+    return payload if crc32(payload) == crc else None

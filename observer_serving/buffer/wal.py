@@ -35,9 +35,9 @@ _sync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 @dataclass(slots=True)
 class _Waiting:
     received: Received
-    parts: list[bytes]
     size: int
-    done: Callable[[BufferUnavailableError | None], None]
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[None]
 
 
 @dataclass(slots=True)
@@ -170,27 +170,15 @@ class WriteAheadLog:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-
-        def settle(error: BufferUnavailableError | None) -> None:
-            if future.cancelled():
-                return
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
-
-        def done(error: BufferUnavailableError | None) -> None:
-            loop.call_soon_threadsafe(settle, error)
-
-        parts = framed(received.encode())
-        waiting = _Waiting(received, parts, sum(map(len, parts)), done)
+        waiting = _Waiting(received, received.size, loop, future)
         with self._lock:
             why = "the service is shutting down" if self._stopping else self.refuses()
             if why is not None:
                 raise BufferUnavailableError(why)
             self._waiting.append(waiting)
             self._waiting_bytes += waiting.size
-            self._lock.notify()
+            if len(self._waiting) == 1:  # else the writer knows
+                self._lock.notify()
         await future
 
     def release(self, segment: int, items: int = 1) -> None:
@@ -318,20 +306,17 @@ class WriteAheadLog:
 
     def _commit(self, batch: list[_Waiting]) -> None:
         try:
-            number = self._write([part for waiting in batch for part in waiting.parts])
+            number = self._write([part for waiting in batch for part in framed(waiting.received.encode())])
         except OSError as error:
             self.failure = f"cannot write the log in {self._folder}: {error.strerror or error}"
             log.error("%s; free space, clients are told to come back", self.failure)
-            refusal = BufferUnavailableError(self.failure)
-            for waiting in batch:
-                waiting.done(refusal)
+            _answer(batch, BufferUnavailableError(self.failure))
             return
         self.failure = None
         with self._lock:
             self._segments[number].held += sum(len(waiting.received.items) for waiting in batch)
         self._on_commit([Logged(number, waiting.received) for waiting in batch])
-        for waiting in batch:
-            waiting.done(None)
+        _answer(batch, None)
 
     def _write(self, parts: list[bytes]) -> int:
         """Append to the active segment and sync; on failure the segment is as it was (or is given up)."""
@@ -381,3 +366,22 @@ class WriteAheadLog:
             os.close(previous.descriptor)
             self._reclaim()
         return self._writer
+
+
+def _answer(batch: list[_Waiting], refusal: BufferUnavailableError | None) -> None:
+    """Tell those who wait what became of their entries, each event loop once."""
+    futures: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+    for waiting in batch:
+        futures.setdefault(waiting.loop, []).append(waiting.future)
+    for loop, theirs in futures.items():
+        loop.call_soon_threadsafe(_settle, theirs, refusal)
+
+
+def _settle(futures: list[asyncio.Future[None]], refusal: BufferUnavailableError | None) -> None:
+    for future in futures:
+        if future.cancelled():
+            continue
+        if refusal is None:
+            future.set_result(None)
+        else:
+            future.set_exception(refusal)

@@ -1,13 +1,12 @@
-"""OTLP/HTTP: `POST /v1/traces` as a plain ASGI application, so that every answer is ours and a request costs little."""
+"""OTLP/HTTP: what a request on this port must be, and how it is answered. The connection is `OtlpProtocol`'s."""
 
 import logging
 import math
-from typing import Any
+from dataclasses import dataclass, field
 
 from observer_serving.access import Keys
-from observer_serving.receive.body import ClientGoneError, Receive, Send, read_body
-from observer_serving.receive.compression import decompress
-from observer_serving.receive.receiver import Receiver
+from observer_serving.receive.compression import decompress, too_large
+from observer_serving.receive.receiver import Accepted, Receiver
 from observer_serving.receive.status import (
     CONTENT_TYPES,
     INTERNAL,
@@ -27,55 +26,92 @@ PATH = "/v1/traces"
 _OTHER_SIGNALS = {"/v1/metrics": "metrics", "/v1/logs": "logs", "/v1development/profiles": "profiles"}
 
 
+@dataclass(slots=True)
+class Request:
+    """A request's head; names of headers are in lower case.
+
+    `encoding` is how its body is said to be encoded, `None` when that is nothing we know.
+    """
+
+    method: str
+    path: str
+    headers: dict[bytes, bytes]
+    encoding: Encoding | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.encoding = encoding_of(self.headers.get(b"content-type", b""))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A response; `headers` are those beside the content's type and length."""
+
+    status: int
+    encoding: Encoding
+    body: bytes
+    headers: tuple[tuple[bytes, bytes], ...] = field(default=())
+
+
+_SUCCESS: dict[Encoding, Answer] = {
+    encoding: Answer(200, encoding, Accepted(0, "").body(encoding)) for encoding in CONTENT_TYPES
+}
+
+
 class OtlpHttp:
-    """The ASGI application on the OTLP/HTTP port."""
+    """What is answered on the OTLP/HTTP port; bodies of more than `max_request` bytes are refused."""
 
     def __init__(self, receiver: Receiver, keys: Keys, *, max_request: int, path: str = PATH) -> None:
         self._receiver = receiver
         self._path = path
-        self._max_request = max_request
         self._keys = keys
+        self.max_request = max_request
 
-    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        headers = dict(scope["headers"])
-        content_type = headers.get(b"content-type", b"")
-        encoding = encoding_of(content_type)
-        spoken: Encoding = encoding or "json"
+    def refusal(self, request: Request) -> Answer | None:
+        """The answer to a request that its head alone rules out, before its body is read."""
         try:
-            self._check(scope, headers)
-            body = await read_body(headers, receive, self._max_request)
-            if encoding is None:
-                raise RefusedError(
-                    UNSUPPORTED,
-                    f"content type {content_type.decode('latin-1') or '(none)'} is not supported; "
-                    f"use application/x-protobuf or application/json",
-                )
-            data = decompress(body, headers.get(b"content-encoding", b"").decode("latin-1"), self._max_request)
-            accepted = await self._receiver.accept_spans(data, encoding)
+            self._check(request)
         except RefusedError as refusal:
-            await _refuse(send, refusal, spoken)
-        except ClientGoneError:
-            return
+            return refused(refusal, request.encoding)
+        return None
+
+    async def answer(self, request: Request, body: bytes) -> Answer:
+        """Take the spans in; the answer comes when they are safe. Never raises."""
+        encoding = request.encoding
+        assert encoding is not None, "the head has been checked"
+        try:
+            compression = request.headers.get(b"content-encoding")
+            if compression is not None:
+                body = decompress(body, compression.decode("latin-1"), self.max_request)
+            accepted = await self._receiver.accept_spans(body, encoding)
+        except RefusedError as refusal:
+            return refused(refusal, encoding)
         except Exception:
             log.exception("cannot answer an OTLP request")
-            await _refuse(send, RefusedError(INTERNAL, "a fault in observer; its log says more"), spoken)
-        else:
-            await _answer(send, 200, accepted.body(encoding), CONTENT_TYPES[encoding])
+            return refused(RefusedError(INTERNAL, "a fault in observer; its log says more"), encoding)
+        return Answer(200, encoding, accepted.body(encoding)) if accepted.message else _SUCCESS[encoding]
 
-    def _check(self, scope: dict[str, Any], headers: dict[bytes, bytes]) -> None:
-        path = scope["path"].rstrip("/")
+    def _check(self, request: Request) -> None:
+        path = request.path.rstrip("/")
         if path != self._path and path in _OTHER_SIGNALS:
             raise other_signal(_OTHER_SIGNALS[path])
         if path != self._path:
-            raise RefusedError(NOT_FOUND, f"nothing at {scope['path']}; OTLP traces go to POST {self._path}")
-        if scope["method"] != "POST":
-            raise RefusedError(WRONG_METHOD, f"{scope['method']} is not allowed here; use POST {self._path}")
-        self._keys.check(headers.get(b"authorization", b""), "ingest")
+            raise RefusedError(NOT_FOUND, f"nothing at {request.path}; OTLP traces go to POST {self._path}")
+        if request.method != "POST":
+            raise RefusedError(WRONG_METHOD, f"{request.method} is not allowed here; use POST {self._path}")
+        self._keys.check(request.headers.get(b"authorization", b""), "ingest")
+        announced = request.headers.get(b"content-length", b"")
+        if announced.isdigit() and int(announced) > self.max_request:
+            raise too_large(self.max_request)
+        if request.encoding is None:
+            given = request.headers.get(b"content-type", b"").decode("latin-1")
+            raise RefusedError(
+                UNSUPPORTED,
+                f"content type {given or '(none)'} is not supported; use application/x-protobuf or application/json",
+            )
 
 
-async def _refuse(send: Send, refusal: RefusedError, encoding: Encoding) -> None:
+def refused(refusal: RefusedError, encoding: Encoding | None) -> Answer:
+    """A refusal as a `Status` in the request's encoding, or in JSON when it has none that we know."""
     extra: list[tuple[bytes, bytes]] = []
     if refusal.retry_after is not None:
         extra.append((b"retry-after", str(max(1, math.ceil(refusal.retry_after))).encode()))
@@ -83,16 +119,5 @@ async def _refuse(send: Send, refusal: RefusedError, encoding: Encoding) -> None
         extra.append((b"allow", b"POST"))
     if refusal.kind is UNAUTHENTICATED:
         extra.append((b"www-authenticate", b"Bearer"))
-    await _answer(send, refusal.kind.http, refusal.body(encoding), CONTENT_TYPES[encoding], extra)
-
-
-async def _answer(
-    send: Send, status: int, body: bytes, content_type: str, extra: list[tuple[bytes, bytes]] | None = None
-) -> None:
-    headers = [
-        (b"content-type", content_type.encode()),
-        (b"content-length", str(len(body)).encode()),
-        *(extra or ()),
-    ]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    spoken: Encoding = encoding or "json"
+    return Answer(refusal.kind.http, spoken, refusal.body(spoken), tuple(extra))

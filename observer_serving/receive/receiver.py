@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import orjson
@@ -23,7 +24,7 @@ from observer_serving.redact import Redactor
 RETRY_AFTER = 1.0
 _OFF_LOOP_BYTES = 1 << 20
 """JSON above this size is decoded on another thread, and so is what is redacted: it would hold the event loop for tens
-of milliseconds."""
+of milliseconds. One at a time, since Python runs one at a time: several would only take turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class Receiver:
         self._gate = gate
         self._clock = clock
         self._metrics = metrics
+        self._large = ThreadPoolExecutor(1, "observer-decode")
         self.redactor = redactor
         """What takes out of a request what must not be written down; `None` when nothing is to be."""
 
@@ -100,7 +102,8 @@ class Receiver:
         received_ns = self._clock.now_ns()
         redactor = self.redactor
         if (encoding == "json" or redactor is not None) and len(body) > _OFF_LOOP_BYTES:
-            result = await asyncio.to_thread(_decode, body, encoding, redactor)
+            loop = asyncio.get_running_loop()
+            result = await loop.run_in_executor(self._large, _decode, body, encoding, redactor)
         else:
             result = _decode(body, encoding, redactor)
         if result.rejected:

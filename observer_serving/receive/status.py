@@ -20,6 +20,7 @@ Encoding = Literal["protobuf", "json"]
 CONTENT_TYPES: dict[Encoding, str] = {"protobuf": "application/x-protobuf", "json": "application/json"}
 _ENCODINGS: dict[str, Encoding] = {content_type: encoding for encoding, content_type in CONTENT_TYPES.items()}
 _ENCODINGS["application/protobuf"] = "protobuf"
+_AS_SENT: dict[bytes, Encoding] = {content_type.encode(): encoding for content_type, encoding in _ENCODINGS.items()}
 _MAX_MESSAGE = 2000
 
 
@@ -45,7 +46,7 @@ OVERLOADED = Kind(503, Code.UNAVAILABLE)
 
 def encoding_of(content_type: bytes) -> Encoding | None:
     """The encoding a `Content-Type` names; its case and its parameters do not matter."""
-    return _ENCODINGS.get(content_type.decode("latin-1").split(";", 1)[0].strip().lower())
+    return _AS_SENT.get(content_type) or _ENCODINGS.get(content_type.decode("latin-1").split(";", 1)[0].strip().lower())
 
 
 class RefusedError(ObserverError):

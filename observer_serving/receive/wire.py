@@ -5,11 +5,14 @@ span's bytes exactly as the client sent them. Pieces of one trace that arrive in
 concatenation, because protobuf merges repeated fields. Ids come from the parsed message, only positions from the wire.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 TRACE_ID_BYTES = 16
 SPAN_ID_BYTES = 8
@@ -58,19 +61,23 @@ class Cut:
 
 
 class _Builder:
-    """Collects where a trace's bytes lie; neighbouring spans become one range, nothing is copied before `data`."""
+    """Collects where a trace's bytes lie; nothing is copied before `piece`."""
 
-    __slots__ = ("body", "ids", "parts", "ranges", "resource", "resource_parts", "root_ended", "scope", "scope_head")
+    __slots__ = (
+        "body", "ids", "parts", "ranges", "resource", "resource_parts", "root_ended", "scope", "scope_head", "trace_id",
+    )  # fmt: skip
 
-    def __init__(self, body: memoryview) -> None:
+    def __init__(self, trace_id: bytes, body: memoryview) -> None:
+        self.trace_id = trace_id
         self.body = body
-        self.ids = bytearray()
+        self.ids: list[bytes] = []
         self.root_ended = False
         self.parts: list[bytes | memoryview] = []
         self.resource = self.scope = -1  # the numbers of the open envelopes
         self.resource_parts: list[bytes | memoryview] = []
         self.scope_head = b""
         self.ranges: list[tuple[int, int]] = []
+        """Where the open scope's spans begin and end."""
 
     def open(self, resource: int, resource_head: bytes, scope: int, scope_head: bytes) -> None:
         """Put the next spans into these envelopes."""
@@ -81,22 +88,16 @@ class _Builder:
             self.resource_parts = [resource_head]
         self.scope, self.scope_head = scope, scope_head
 
-    def add(self, start: int, stop: int) -> None:
-        if self.ranges and self.ranges[-1][1] == start:
-            self.ranges[-1] = (self.ranges[-1][0], stop)
-        else:
-            self.ranges.append((start, stop))
-
-    def data(self) -> bytes:
+    def piece(self) -> Piece:
         self._close_scope()
         self._close_resource()
-        return b"".join(self.parts)
+        return Piece(self.trace_id, b"".join(self.ids), self.root_ended, b"".join(self.parts))
 
     def _close_scope(self) -> None:
         if self.ranges:
-            size = len(self.scope_head) + sum(stop - start for start, stop in self.ranges)
-            self.resource_parts += (_header(_SCOPE_SPANS, size), self.scope_head)
-            self.resource_parts += [self.body[start:stop] for start, stop in self.ranges]
+            spans = [self.body[start:stop] for start, stop in self.ranges]
+            size = len(self.scope_head) + sum(map(len, spans))
+            self.resource_parts += (_header(_SCOPE_SPANS, size), self.scope_head, *spans)
             self.ranges = []
 
     def _close_resource(self) -> None:
@@ -117,17 +118,57 @@ def cut(message: ExportTraceServiceRequest, body: bytes) -> Cut:
     A trace id is 16 bytes and a span id 8, neither all zero (the OTLP schema's own rule).
     """
     try:
-        return _cut(message, body)
+        return _whole(message, body) or _cut(message, body)
     except _OddWireError:
         message.DiscardUnknownFields()  # where groups and other oddities live
         return _cut(message, message.SerializeToString())
 
 
+def _whole(message: ExportTraceServiceRequest, body: bytes) -> Cut | None:
+    """The request as one piece, just as it came, if it is nothing but usable spans of one trace."""
+    head, resources = _envelope(body, 0, len(body), _RESOURCE_SPANS)
+    if head or len(resources) != len(message.resource_spans):
+        return None
+    trace_id = None
+    ids: list[bytes] = []
+    root_ended = False
+    for resource_spans in message.resource_spans:
+        if not resource_spans.scope_spans:
+            return None
+        for scope_spans in resource_spans.scope_spans:
+            spans = scope_spans.spans
+            if not spans:
+                return None
+            trace_id = trace_id or spans[0].trace_id
+            if spans[-1].trace_id != trace_id:  # of a batch this is seen at once
+                return None
+            for span in spans:
+                if span.trace_id != trace_id:
+                    return None
+                ids.append(span.span_id)
+                root_ended = root_ended or _is_ended_root(span)
+    if trace_id is None or not _is_usable(trace_id, _NO_TRACE):
+        return None
+    unique = set(ids)
+    if not all(_is_usable(span_id, _NO_SPAN) for span_id in unique):
+        return None
+    piece = Piece(trace_id, b"".join(ids), root_ended, body)
+    return Cut([piece], len(ids), 0, _in_words(Counter(), len(ids) - len(unique)))
+
+
+def _is_usable(given: bytes, zero: bytes) -> bool:
+    return len(given) == len(zero) and given != zero
+
+
+def _is_ended_root(span: Span) -> bool:
+    parent = span.parent_span_id
+    return (not parent or parent == _NO_SPAN) and span.end_time_unix_nano != 0
+
+
 def _cut(message: ExportTraceServiceRequest, body: bytes) -> Cut:
     builders: dict[bytes, _Builder] = {}
-    reasons: dict[str, int] = {}
-    total = rejected = 0
-    scope_number = 0
+    refused: Counter[str] = Counter()
+    total = scope_number = 0
     view = memoryview(body)
     _, resources = _envelope(body, 0, len(body), _RESOURCE_SPANS)
     in_lockstep = _lockstep(message.resource_spans, resources)
@@ -135,33 +176,46 @@ def _cut(message: ExportTraceServiceRequest, body: bytes) -> Cut:
         resource_head, scopes = _envelope(body, r_start, r_stop, _SCOPE_SPANS)
         for scope_spans, (_, s_start, s_stop) in _lockstep(resource_spans.scope_spans, scopes):
             scope_number += 1
-            scope_head, spans = _envelope(body, s_start, s_stop, _SPANS)
+            scope_head, places = _envelope(body, s_start, s_stop, _SPANS)
+            spans = list(scope_spans.spans)
+            if len(spans) != len(places):
+                raise _OddWireError
             total += len(spans)
-            for span, (start, _, stop) in _lockstep(scope_spans.spans, spans):
-                trace_id, span_id = span.trace_id, span.span_id
-                if (
-                    len(trace_id) != TRACE_ID_BYTES
-                    or len(span_id) != SPAN_ID_BYTES
-                    or trace_id == _NO_TRACE
-                    or span_id == _NO_SPAN
-                ):
-                    rejected += 1
-                    why = _refusal(trace_id, span_id)
-                    reasons[why] = reasons.get(why, 0) + 1
-                    continue
-                builder = builders.get(trace_id)
-                if builder is None:
-                    builder = builders[trace_id] = _Builder(view)
-                if builder.scope != scope_number:
-                    builder.open(resource_number, resource_head, scope_number, scope_head)
-                builder.ids += span_id
-                parent = span.parent_span_id
-                if (not parent or parent == _NO_SPAN) and span.end_time_unix_nano:
-                    builder.root_ended = True
-                builder.add(start, stop)
-    pieces = [Piece(i, bytes(builder.ids), builder.root_ended, builder.data()) for i, builder in builders.items()]
-    repeated = sum(piece.spans - len(set(split_ids(piece.span_ids))) for piece in pieces)
-    return Cut(pieces, total, rejected, _in_words(reasons, repeated))
+            span_ids = [span.span_id for span in spans]
+            are_neighbours = bool(places) and places[-1][2] - places[0][0] == s_stop - s_start - len(scope_head)
+            first = 0
+            for trace_id, run in groupby([span.trace_id for span in spans]):
+                last = first + len(list(run))
+                ids = span_ids[first:last]
+                bad = _unusable(trace_id, ids)
+                if len(bad) < len(ids):
+                    builder = builders.get(trace_id)
+                    if builder is None:
+                        builder = builders[trace_id] = _Builder(trace_id, view)
+                    if builder.scope != scope_number:
+                        builder.open(resource_number, resource_head, scope_number, scope_head)
+                    good = range(first, last) if not bad else [i for i in range(first, last) if i - first not in bad]
+                    builder.ids += ids if not bad else [span_ids[i] for i in good]
+                    if are_neighbours and not bad:
+                        builder.ranges.append((places[first][0], places[last - 1][2]))
+                    else:
+                        builder.ranges += [(places[i][0], places[i][2]) for i in good]
+                    builder.root_ended = builder.root_ended or any(_is_ended_root(spans[i]) for i in good)
+                if bad:
+                    refused.update(_refusal(trace_id, ids[i]) for i in bad)
+                first = last
+    pieces = [builder.piece() for builder in builders.values()]
+    repeated = sum(len(builder.ids) - len(set(builder.ids)) for builder in builders.values())
+    return Cut(pieces, total, refused.total(), _in_words(refused, repeated))
+
+
+def _unusable(trace_id: bytes, span_ids: list[bytes]) -> Collection[int]:
+    """Which spans of a trace cannot be told apart by their ids: all of them, when it is the trace's id."""
+    if not _is_usable(trace_id, _NO_TRACE):
+        return range(len(span_ids))
+    if _NO_SPAN not in span_ids and set(map(len, span_ids)) == {SPAN_ID_BYTES}:
+        return ()
+    return {i for i, span_id in enumerate(span_ids) if not _is_usable(span_id, _NO_SPAN)}
 
 
 def patch(message: ExportTraceServiceRequest, body: bytes, changed: Collection[tuple[int, ...]]) -> bytes:
@@ -223,9 +277,9 @@ def _refusal(trace_id: bytes, span_id: bytes) -> str:
     return "span_id is all zero"
 
 
-def _in_words(reasons: dict[str, int], repeated: int) -> str:
+def _in_words(reasons: Counter[str], repeated: int) -> str:
     """The commonest reasons, few enough that the answer stays far below the 4 MiB a client must accept."""
-    ranked = sorted(reasons.items(), key=lambda item: -item[1])
+    ranked = reasons.most_common()
     words = [f"{count} span(s) refused: {why}" for why, count in ranked[:_MAX_REASONS]]
     if len(ranked) > _MAX_REASONS:
         words.append("and further reasons")
@@ -256,7 +310,14 @@ def _envelope(body: bytes, start: int, stop: int, child_tag: int) -> tuple[bytes
             tag, position = _read_varint(body, position)
         wire_type = tag & 7
         if wire_type == 2:
-            length, position = _read_varint(body, position)
+            length = body[position]
+            if length < 0x80:
+                position += 1
+            elif body[position + 1] < 0x80:  # most spans
+                length = length & 0x7F | body[position + 1] << 7
+                position += 2
+            else:
+                length, position = _read_varint(body, position)
             end = position + length
             if tag == child_tag:
                 children.append((field_start, position, end))
@@ -293,6 +354,10 @@ def _read_varint(body: bytes, position: int) -> tuple[int, int]:
 
 def _header(tag: int, length: int) -> bytes:
     """Tag and length of a length-delimited field."""
+    if length < 0x80:
+        return bytes((tag, length))
+    if length < 0x4000:
+        return bytes((tag, length & 0x7F | 0x80, length >> 7))
     out = bytearray((tag,))
     while length > 0x7F:
         out.append((length & 0x7F) | 0x80)

@@ -1,16 +1,20 @@
 """The engine step by step under a clock that tests move: scorers that fail, disks that refuse, restarts."""
 
 import sqlite3
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from serving.bench import DEADLINE, Bench, FixedScorer
-from serving.harness import new_trace
+from serving.harness import new_trace, wait_until
 
 from observer_core.decision.protocol import Score
 from observer_core.traces.trace import Trace
+from observer_serving import reader
+from observer_serving.assemble import AssembledTrace
 from observer_serving.buffer.received import JsonTrace, Received
+from observer_serving.candidate import Candidate, read_spans
 
 
 @pytest.fixture
@@ -157,6 +161,37 @@ def test_spans_that_come_while_their_trace_is_being_scored_are_late(bench: Bench
     (decision,) = bench.decisions()
     assert (decision.spans, decision.late_spans) == (3, 1)
     assert [(item.decision is None, item.spans) for item in bench.exporters[0].items] == [(False, 3), (True, 1)]
+
+
+def test_a_large_trace_is_read_while_its_neighbours_are_decided(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    may_read = threading.Event()
+
+    def slow(assembled: AssembledTrace) -> Candidate:
+        assert may_read.wait(30)
+        return read_spans(assembled)
+
+    def are_decided(count: int) -> bool:
+        bench.scoring.run_once()
+        return len(bench.decisions()) == count
+
+    monkeypatch.setattr(reader, "read_spans", slow)
+    large, small = new_trace(300), new_trace(3)
+    bench.receive(*large)
+    bench.receive(*small)
+    bench.engine.start()
+    wait_until(lambda: bench.engine.open_traces == 2)
+    bench.clock.advance(3)
+    bench.engine.put(None)
+    wait_until(lambda: are_decided(1))
+    assert [decision.trace_id for decision in bench.decisions()] == [small[0].hex()]
+    assert bench.engine.open_traces == 1
+    bench.receive(large[0], new_trace(1)[1])
+    may_read.set()
+    wait_until(lambda: are_decided(2))
+    bench.engine.drain(30)
+    decision = bench.record.get(large[0].hex())
+    assert decision is not None
+    assert (decision.reason, decision.spans, decision.late_spans) == ("score", 300, 1)
 
 
 def test_a_batch_sent_again_around_a_crash_counts_once(bench: Bench):

@@ -27,9 +27,10 @@ from observer_core.traces.otlp_json import dump_json_message
 from observer_serving.access import Keys
 from observer_serving.candidate import parse_spans
 from observer_serving.config import Settings
+from observer_serving.listen import HttpListener, bind
 from observer_serving.receive import status
 from observer_serving.receive.http import OtlpHttp
-from observer_serving.receive.protocol import MAX_HEAD_BYTES
+from observer_serving.receive.protocol import MAX_HEAD_BYTES, OtlpProtocol
 from observer_serving.receive.status import OVERLOADED, RefusedError
 from observer_serving.receive.wire import cut
 
@@ -281,11 +282,15 @@ def test_C9_a_fault_of_ours_is_500_with_a_status(content_type: str):
         async def accept_spans(self, body: bytes, encoding: str) -> None:
             raise RuntimeError("a bug")
 
-    app: Any = OtlpHttp(Broken(), Keys(Settings()), max_request=1000)  # pyright: ignore[reportArgumentType]
+    app = OtlpHttp(Broken(), Keys(Settings()), max_request=1000)  # pyright: ignore[reportArgumentType]
 
     async def ask() -> httpx.Response:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
-            return await client.post("/v1/traces", content=b"{}", headers={"content-type": content_type})
+        listener = HttpListener(bind("otlp_http", "127.0.0.1:0"), app, protocol=OtlpProtocol)
+        await listener.start()
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}") as client:
+            answer = await client.post("/v1/traces", content=b"{}", headers={"content-type": content_type})
+        await listener.stop()
+        return answer
 
     answer = asyncio.run(ask())
     assert (answer.status_code, answer.headers["content-type"]) == (500, content_type)
@@ -561,6 +566,50 @@ def test_keys_are_asked_for_on_every_door(service):
     assert httpx.get(locked.api + "/v1/decisions").status_code == 401
     assert httpx.get(locked.api + "/v1/decisions", headers=good).status_code == 200
     assert httpx.get(locked.api + "/healthz").status_code == 200
+
+
+def test_requests_of_one_connection_are_answered_in_order_and_whole(shared_service: Service):
+    trace_id, request = one()
+    good, large = request.SerializeToString(), b"x" * 300_000
+
+    def ask(line: bytes, body: bytes, more: bytes = b"") -> bytes:
+        head = b"%b HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-protobuf\r\n%bcontent-length: %d\r\n\r\n"
+        return head % (line, more, len(body)) + body
+
+    requests = [
+        (ask(b"POST /v1/traces", good), 200),
+        (ask(b"POST /v1/nothing", large), 404),  # answered before its body has come
+        (ask(b"HEAD /v1/traces", b""), 405),
+        (ask(b"POST /v1/traces", good), 200),
+        (ask(b"POST /v1/traces", b"\xff", b"connection: close\r\n"), 400),
+    ]
+    host, _, port = shared_service.otlp_http.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(b"".join(request for request, _ in requests))
+        stream = connection.makefile("rb")
+        for request, expected in requests:
+            assert int(stream.readline().split()[1]) == expected
+            headers = dict(line.rstrip().split(b": ", 1) for line in iter(stream.readline, b"\r\n"))
+            body = b"" if request.startswith(b"HEAD") else stream.read(int(headers[b"content-length"]))
+            assert expected == 200 or request.startswith(b"HEAD") or Status.FromString(body).message
+        assert stream.read() == b""
+    assert decision(shared_service, trace_id)["spans"] == 3
+
+
+def test_a_client_that_asks_first_is_told_to_go_on(shared_service: Service):
+    trace_id, request = one()
+    body = request.SerializeToString()
+    head = (
+        "POST /v1/traces HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-protobuf\r\n"
+        f"expect: 100-continue\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    host, _, port = shared_service.otlp_http.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(head.encode())
+        assert connection.recv(4096) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(body)
+        assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+    assert decision(shared_service, trace_id)["spans"] == 3
 
 
 def test_a_client_that_hangs_up_does_no_harm(shared_service: Service):

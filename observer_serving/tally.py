@@ -1,0 +1,53 @@
+"""What the engine counts, in the metrics, in the dashboard's figures and in the log of decisions."""
+
+import logging
+
+from observer_core.decisions import Decision
+from observer_serving.buffer.protocol import Logged
+from observer_serving.candidate import Candidate
+from observer_serving.logs import DECISIONS
+from observer_serving.metrics import Metrics
+from observer_serving.receive.wire import Piece
+from observer_serving.stats import Stats
+
+_decision_log = logging.getLogger(DECISIONS)
+
+
+class Tally:
+    """Owned by the engine's thread."""
+
+    def __init__(self, metrics: Metrics, stats: Stats) -> None:
+        self._metrics = metrics
+        self._stats = stats
+
+    def received(self, entry: Logged, now: float) -> None:
+        """Count the bytes and spans of an entry, of all its traces at once."""
+        self._metrics.bytes_received.inc(entry.received.size)
+        self._spans(sum(item.spans for item in entry.received.items if isinstance(item, Piece)), now)
+
+    def received_json(self, candidate: Candidate, now: float) -> None:
+        """Count a trace posted as JSON; one that is posted again does not count."""
+        self._metrics.traces_received.inc()
+        self._spans(candidate.spans, now)
+
+    def complete(self, candidate: Candidate) -> None:
+        """Count a trace that goes to its score."""
+        self._metrics.normalise_failures.inc(candidate.trace is None)
+        if candidate.trace is not None and not candidate.trace.final_answer.strip():
+            self._metrics.without_answer.inc()
+
+    def decided(self, decision: Decision, candidate: Candidate, now: float) -> None:
+        """Count a decision that is on disk, and log it."""
+        self._metrics.decided(decision)
+        self._metrics.spans_duplicate.inc(candidate.duplicates)
+        self._stats.decided(decision, now)
+        _decision_log.info("%s %s", decision.decision, decision.trace_id, extra={"fields": decision.to_json()})
+
+    def moved(self, traces: int, spans: int) -> None:
+        """Count traces that another worker goes on with."""
+        self._metrics.traces_moved.inc(traces)
+        self._metrics.spans_moved.inc(spans)
+
+    def _spans(self, count: int, now: float) -> None:
+        self._metrics.spans_received.inc(count)
+        self._stats.received(count, now)
