@@ -127,8 +127,6 @@ class Solver:
                 return str(self.rng.randint(2, 900))
         return self.rng.choice(("I could not find the answer.", "unknown", ""))
 
-    # --- following relations -----------------------------------------------------------------------------------------
-
     def _chain(self) -> Generator[Call, dict[str, Any], str | None]:
         """Follow the relations one page after another."""
         if not self.ask.anchors:
@@ -184,8 +182,6 @@ class Solver:
             return words[-1]
         return text
 
-    # --- comparing ---------------------------------------------------------------------------------------------------
-
     def _comparison(self) -> Generator[Call, dict[str, Any], str | None]:
         """Read the compared value of both sides, then compare."""
         values: list[str | None] = []
@@ -231,8 +227,6 @@ class Solver:
         knows = random.Random(f"{self.ask.text}:{relation.name}:{self.temper.words}")
         cues = [cue for i, cue in enumerate(relation.cues) if knows.random() < self.temper.words or i == 0]
         return read(page.text, page.title, relation, cues, skim=self.rng.random() < self.temper.skims)
-
-    # --- finding pages -----------------------------------------------------------------------------------------------
 
     def _find(self, name: str, relation: Relation | None) -> Generator[Call, dict[str, Any], Page | None]:
         """The page about a name: from what was seen, else by search or lookup; perhaps one that only looks like it."""
