@@ -2,11 +2,10 @@
 
     python benchmarks/agent_transfer.py traces.jsonl ../shared/data/agent_traces/hotpotqa_react.jsonl [--encoder]
 
-The first file comes from `observer agent generate --faults all`. Printed are AUROCs on the second, clustered by user
-question, of a logistic regression over the baseline's features (with `--encoder` also over the frozen encoder's mean
-vector of the state): trained on everything, on natural runs alone, and with each kind of fault added to natural runs
-or left out of everything. A full fine-tuning of each of these would take days on two cores; one is done with
-`observer train` (see docs/agent.md).
+The first file comes from `observer agent generate --questions 3000 --seed 100 --faults benchmarks/agent_transfer.yaml`.
+Printed are AUROCs on the second, clustered by user question, of a logistic regression over the baseline's features
+(with `--encoder` also over the frozen encoder's mean vector of the state): trained on everything, on natural runs
+alone, and with each kind of fault added to natural runs or left out of everything.
 """
 
 import argparse
@@ -99,12 +98,16 @@ def main() -> None:
     for name, sample in (("everything", whole), ("natural runs alone", natural)):
         kept = sample_of([t for t, c in zip(real, clear, strict=True) if c], sample.p[clear])
         print(f"{name:20} AUROC {auroc(sample)}  within agents {auroc_within_agent(sample)}  no partial {auroc(kept)}")
-    print(f"\n{'kind':22}{'runs':>6}{'wrong':>7}   added to natural runs       left out of everything")
+    print("\n| kind | runs | wrong | added to natural runs | change | left out of everything | change |")
+    print("|---|---|---|---|---|---|---|")
     for kind in sorted(set(kinds) - {"natural"}):
         own = kinds == kind
-        added = paired_auroc(scored((kinds == "natural") | own), natural)
-        removed = paired_auroc(scored(~own), whole)
-        print(f"{kind:22}{own.sum():6}{wrong[own].mean():7.0%}   {_signed(added):28}{_signed(removed)}")
+        added, removed = scored((kinds == "natural") | own), scored(~own)
+        cells = (
+            f"`{kind}`", own.sum(), f"{wrong[own].mean():.0%}", auroc(added), _signed(paired_auroc(added, natural)),
+            auroc(removed), _signed(paired_auroc(removed, whole)),
+        )  # fmt: skip
+        print("| " + " | ".join(map(str, cells)) + " |")
 
 
 def _signed(estimate: Any) -> str:

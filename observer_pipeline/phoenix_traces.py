@@ -30,6 +30,8 @@ _FEW, _MANY = 1_000, 10_000
 _ALL = 10**9
 _BATCH_SPANS = 500
 _KIND_KEY = "openinference.span.kind"
+_SDK_LIMIT = 128
+"""Attributes that OpenTelemetry's SDKs keep of a span by default; of more they drop the oldest."""
 
 
 def read_project(url: str) -> list[Trace]:
@@ -136,7 +138,10 @@ def span_of(row: Mapping[str, Any]) -> Span:
     )
     span.status.code = Status.StatusCode.Value(f"STATUS_CODE_{row['status_code']}")
     span.status.message = row.get("status_message") or ""
-    for key, value in (row.get("attributes") or {}).items():
+    attributes = row.get("attributes") or {}
+    # Phoenix does not keep how many were dropped; of a span as full as can be some were.
+    span.dropped_attributes_count = int(len(attributes) >= _SDK_LIMIT)
+    for key, value in attributes.items():
         _set(span.attributes.add(key=key).value, value)
     if row["span_kind"] != "UNKNOWN":
         span.attributes.add(key=_KIND_KEY).value.string_value = row["span_kind"]

@@ -90,6 +90,7 @@ async def run_question(
             "supporting_coverage": supporting_coverage(run.evidence, question.supporting_texts),
             "label_doubts": label_doubts(run.cleaned, question.answer, question.aliases, evidence=run.evidence),
             "odd": list(run.odd),
+            **({"gold_aliases": list(question.aliases)} if question.aliases else {}),
         },
     )
     disturbance = done.kind if done.harmless else None

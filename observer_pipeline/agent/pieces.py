@@ -15,7 +15,7 @@ from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from observer_core.errors import InputError
+from observer_core.errors import InputError, ObserverError
 from observer_core.files import write_whole
 from observer_core.traces.otlp import read_otlp_file, write_otlp_file
 from observer_core.traces.trace import Trace
@@ -47,10 +47,14 @@ class Pieces:
         """The folder of this batch, new or begun earlier, held against other processes meanwhile.
 
         Raises:
-            InputError: the folder holds another batch, or one that is being worked on.
+            InputError: the folder holds another batch, one that is being worked on, or something else.
+            ObserverError: the folder cannot be made.
         """
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(folder, os.O_RDONLY)
+        except OSError as error:
+            raise ObserverError(f"cannot write {folder}: {error.strerror}; choose another place") from error
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -60,6 +64,8 @@ class Pieces:
             file = folder / _PLAN
             if file.exists() and file.read_text("utf-8") != plan:
                 raise InputError(f"{folder} holds a batch with other options; remove it or choose another folder")
+            if not file.exists() and any(folder.iterdir()):  # the folder is removed in the end
+                raise InputError(f"{folder} holds something else than a batch; move it or choose another folder")
             write_whole(file, plan.encode())
             yield cls(folder, -(-options.questions // PIECE), spans)
         finally:

@@ -149,7 +149,8 @@ class _Recorder:
             # come again as a whole.
             spent = event.error_code == LlmCallsLimitExceededError.__name__
             self.record.steps += not spent and not event.partial
-            if not spent and not event.partial and not any(part.text or part.function_call for part in parts):
+            says = any((part.text or "").strip() or part.function_call for part in parts)
+            if not spent and not event.partial and not says:
                 self._note("empty_reply")
         for part in parts:
             if part.function_call is not None:

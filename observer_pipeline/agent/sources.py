@@ -1,6 +1,7 @@
 """Where questions come from: HotpotQA's files or its hub, and any JSONL of question, answer and paragraphs."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def _read_hub(source: str) -> list[AgentQuestion]:
     except (OSError, ValueError) as error:  # what datasets raises without a hub, a cache, or such a split
         said = " ".join(str(error).split())
         raise InputError(f"cannot fetch {source}: {said}; give one of HotpotQA's files instead") from error
-    return [_question(f"{source}[{i}]", record, {}) for i, record in enumerate(records)]
+    return _all_different([_question(f"{source}[{i}]", record, {}) for i, record in enumerate(records)], source)
 
 
 def read_question_file(path: Path, *, corpus: Path | None = None) -> list[AgentQuestion]:
@@ -62,7 +63,15 @@ def read_question_file(path: Path, *, corpus: Path | None = None) -> list[AgentQ
     texts: dict[str, str] = {}
     if any(isinstance(record, dict) and not record.keys() & {"context", "paragraphs"} for _, record in records):
         texts = _read_corpus(corpus or path.with_name(CORPUS_NAME))
-    return [_question(place, record, texts) for place, record in records]
+    return _all_different([_question(place, record, texts) for place, record in records], str(path))
+
+
+def _all_different(questions: list[AgentQuestion], source: str) -> list[AgentQuestion]:
+    """Refuse an id that two questions have: a run's fault, and in a reproducible batch its trace id, come from it."""
+    twice = [qid for qid, count in Counter(question.qid for question in questions).items() if count > 1]
+    if twice:
+        raise InputError(f"{source}: {len(twice)} ids belong to several questions, such as {twice[0]!r}; mend '_id'")
+    return questions
 
 
 def _records(path: Path) -> Iterator[tuple[str, Any]]:
@@ -105,7 +114,7 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Any]]:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # Windows programs put a byte order mark first
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}; give a HotpotQA file") from error
     except UnicodeDecodeError as error:
@@ -117,31 +126,34 @@ def _read_corpus(path: Path) -> dict[str, str]:
         raise InputError(f"the questions have no context and {path} does not exist; pass the corpus file")
     texts = {}
     for place, record in _json_lines(path):
-        texts[_field(place, record, "title", str)] = _field(place, record, "text", str)
+        texts[_field(place, record, "title")] = _field(place, record, "text")
     return texts
 
 
-def _field(place: str, record: Any, name: str, kind: type) -> Any:
+def _field(place: str, record: Any, name: str) -> str:
     if not isinstance(record, dict):
         raise InputError(f"{place}: must be a JSON object; mend the record")
-    value = record.get(name)
-    if not isinstance(value, kind):
-        raise InputError(f"{place}: field '{name}' must be of type {kind.__name__}; mend the record")
-    return value
+    try:
+        return _text(record.get(name))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{place}: field '{name}': {error}; mend the record") from error
 
 
 def _question(place: str, record: Any, texts: dict[str, str]) -> AgentQuestion:
-    question = _field(place, record, "question", str).strip()
-    answer = _field(place, record, "answer", str)
+    question = _field(place, record, "question").strip()
+    answer = _field(place, record, "answer").strip()
     try:
         paragraphs = _paragraphs(record, texts)
         supporting = _supporting(record)
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{place}: context or supporting facts cannot be used ({error!r}); mend the record") from error
-    if not question or not paragraphs:
-        raise InputError(f"{place}: needs a question and at least one paragraph; mend the record")
+        missing = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise InputError(
+            f"{place}: paragraphs, context or supporting facts cannot be used ({missing}); mend the record"
+        ) from error
+    if not question or not answer or not paragraphs:
+        raise InputError(f"{place}: needs a question, an answer and at least one paragraph; mend the record")
     return AgentQuestion(
-        qid=str(record.get("_id") or record.get("id") or place),
+        qid=str(record.get("_id") or record.get("id") or Path(place).name),
         question=question,
         answer=answer,
         type="comparison" if record.get("type") == "comparison" else "bridge",
@@ -153,32 +165,55 @@ def _question(place: str, record: Any, texts: dict[str, str]) -> AgentQuestion:
 
 
 def _texts(place: str, record: dict[str, Any], name: str) -> tuple[str, ...]:
-    values = record.get(name) or []
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise InputError(f"{place}: field '{name}' must be a list of texts; mend the record")
-    return tuple(values)
+    try:
+        return tuple(map(_text, _listed(record.get(name) or ())))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{place}: field '{name}' must be a list of texts ({error}); mend the record") from error
 
 
 def _paragraphs(record: dict[str, Any], texts: dict[str, str]) -> tuple[Paragraph, ...]:
     context = record.get("context")
     if context is None and "paragraphs" in record:
-        return tuple(_paragraph(number, item) for number, item in enumerate(record["paragraphs"]))
+        return tuple(_paragraph(number, item) for number, item in enumerate(_listed(record["paragraphs"])))
     if context is None:
-        return tuple(Paragraph(title, (texts[title],)) for title in record["context_titles"] if title in texts)
-    pairs = zip(context["title"], context["sentences"], strict=True) if isinstance(context, dict) else context
-    return tuple(Paragraph(title, tuple(sentences)) for title, sentences in pairs)
+        return tuple(Paragraph(title, (texts[title],)) for title in _listed(record["context_titles"]) if title in texts)
+    pairs = zip(context["title"], context["sentences"], strict=True) if isinstance(context, dict) else _listed(context)
+    return tuple(Paragraph(_text(title), tuple(map(_text, _listed(sentences)))) for title, sentences in pairs)
 
 
 def _paragraph(number: int, item: Any) -> Paragraph:
     """A paragraph of the free form; a bare text has a number for a title."""
-    if isinstance(item, str):
-        return Paragraph(f"paragraph {number + 1}", (item,))
-    return Paragraph(str(item["title"]), (str(item["text"]),))
+    if isinstance(item, dict):
+        return Paragraph(_text(item["title"]), (_text(item["text"]),))
+    return Paragraph(f"paragraph {number + 1}", (_text(item),))
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    """A list, and no text: its letters would do as titles or sentences."""
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"expected a list, not {type(value).__name__}")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected a text, not {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:  # JSON can hold half of a surrogate pair, a file cannot
+        raise ValueError(f"the text has no character at {error.start}") from error
+    return value
 
 
 def _supporting(record: dict[str, Any]) -> tuple[tuple[str, int], ...]:
     facts = record.get("supporting_facts")
     if facts is None:
-        return tuple((title, 0) for title in record.get("supporting_titles") or ())
-    pairs = zip(facts["title"], facts["sent_id"], strict=True) if isinstance(facts, dict) else facts
-    return tuple((title, int(index)) for title, index in pairs)
+        return tuple((_text(title), 0) for title in _listed(record.get("supporting_titles") or ()))
+    pairs = zip(facts["title"], facts["sent_id"], strict=True) if isinstance(facts, dict) else _listed(facts)
+    return tuple((_text(title), _place(index)) for title, index in pairs)
+
+
+def _place(index: Any) -> int:
+    if isinstance(index, bool) or not isinstance(index, int) or index < 0:
+        raise ValueError(f"a sentence's index must be 0 or more, not {index!r}")
+    return index

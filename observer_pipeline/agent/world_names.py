@@ -15,8 +15,8 @@ _MIDDLES = _words("b d f g k l ld lm ln lv m mb n nd nk nn p r rd rl rm rn rv s 
 _CODAS = _words("l ld lm m n nd ng r rd rk rn s sk st t th x")
 _EXTRA = [m + v for m in _MIDDLES for v in _VOWELS]
 _STEMS = len(_ONSETS) * len(_VOWELS) * len(_MIDDLES) * len(_VOWELS) * len(_CODAS)
-_STRIDE = 154_729
-"""A prime that does not divide the number of stems, so that walking by it visits every stem once."""
+_HALF_BITS = 10
+"""Half the bits of the numbers that are mixed; together they reach beyond the number of stems."""
 
 FIRST_NAMES = tuple(
     a + b
@@ -59,7 +59,7 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
 def stem(index: int) -> str:
     """The stem with this index; different indices give different stems, however many are asked for."""
     extra, within = divmod(index, _STEMS)
-    number = within * _STRIDE % _STEMS
+    number = _mixed(within)
     parts = []
     for choices in (_ONSETS, _VOWELS, _MIDDLES, _VOWELS, _CODAS):
         number, place = divmod(number, len(choices))
@@ -69,6 +69,23 @@ def stem(index: int) -> str:
         extra, place = divmod(extra - 1, len(_EXTRA))
         parts.insert(2, _EXTRA[place])
     return "".join(parts).capitalize()
+
+
+def _mixed(number: int) -> int:
+    """A permutation of the numbers below `_STEMS` without any pattern.
+
+    A question's names have indices in the order in which they are made, what it asks for first. A regular walk over
+    the stems would give the first of them other letters than the last, and so tell right answers from wrong ones.
+    A Feistel network over the next power of four, walked until it comes back inside (Black and Rogaway 2002).
+    """
+    mask = (1 << _HALF_BITS) - 1
+    while True:
+        left, right = number >> _HALF_BITS, number & mask
+        for key in (0x9E37, 0x79B9, 0x7F4A, 0x7C15):
+            left, right = right, left ^ ((right * 0x5BD1 + key) * 0xE995 >> 9 & mask)
+        number = left << _HALF_BITS | right
+        if number < _STEMS:
+            return number
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import random
 import sys
 from pathlib import Path
@@ -52,10 +53,13 @@ def run(
     from observer_pipeline.agent.tools import ParagraphIndex, Toolbox
     from observer_pipeline.agent.tracing import install_tracing
 
+    if not question.strip() or any("\ud800" <= letter <= "\udfff" for letter in question):
+        raise InputError("the question is empty or not UTF-8; ask something else")
     paragraphs: list[Paragraph] = all_paragraphs(sample_questions(hotpotqa))
     if endpoint:
         probe_endpoint(endpoint)
     tracing = install_tracing(service_name="observer-agent", project=project, endpoint=endpoint)
+    logging.getLogger("google_adk").setLevel(logging.CRITICAL)  # it would print an error that is one line below
     budget = Budget()
     toolbox = Toolbox(ParagraphIndex(paragraphs), budget.tool_calls)
     record: RunRecord = asyncio.run(run_agent(question, model=build_model(model), toolbox=toolbox, budget=budget))
@@ -171,7 +175,10 @@ def quality(
         raise InputError(f"{out} exists already; choose another folder or remove it first")
     groups = [group for request in read_otlp_file(spans) for group in request.resource_spans] if spans else []
     by_trace = {trace_id.hex(): found for trace_id, found in split_by_trace(groups).items()}
-    found = examine(load_traces(source), title=f"Data quality: {Path(source).name}", spans=by_trace)
+    traces = load_traces(source)
+    if spans and not by_trace.keys() & {trace.trace_id for trace in traces}:
+        raise InputError(f"{spans} holds the spans of no trace of {source}; give the spans.pb written with them")
+    found = examine(traces, title=f"Data quality: {Path(source).name}", spans=by_trace)
     write_quality(out, found)
     if as_json:
         print(json.dumps(found.to_json()))

@@ -143,18 +143,25 @@ class OllamaServer(ModelServer):
         if say.thinking:
             message["thinking"] = say.thinking
         if say.calls:
-            message["tool_calls"] = [{"function": {"name": name, "arguments": args}} for name, args in say.calls]
+            message["tool_calls"] = self._calls(say)
         return self._head(body) | {"message": message} | self._tail(say)
 
     def pieces(self, body: dict[str, Any], say: Say) -> list[bytes]:
         words = [word + " " for word in say.text.split(" ")[:-1]] + say.text.split(" ")[-1:] if say.text else []
         parts: list[dict[str, Any]] = [{"role": "assistant", "content": word} for word in words]
         if say.calls:
-            calls = [{"function": {"name": name, "arguments": args}} for name, args in say.calls]
-            parts.append({"role": "assistant", "content": "", "tool_calls": calls})
+            parts.append({"role": "assistant", "content": "", "tool_calls": self._calls(say)})
         lines = [self._head(body) | {"message": part, "done": False} for part in parts]
         lines.append(self._head(body) | {"message": {"role": "assistant", "content": ""}} | self._tail(say))
         return [json.dumps(line).encode() + b"\n" for line in lines]
+
+    def _calls(self, say: Say) -> list[dict[str, Any]]:
+        """Newer servers send ids and places, older ones neither."""
+        return [
+            {"id": f"call_{place}", "function": {"index": place, "name": name, "arguments": args}}
+            if self.asked % 2 else {"function": {"name": name, "arguments": args}}
+            for place, (name, args) in enumerate(say.calls)
+        ]  # fmt: skip
 
     def _head(self, body: dict[str, Any]) -> dict[str, Any]:
         return {"model": body["model"], "created_at": "2026-11-30T08:00:00.123456789Z"}

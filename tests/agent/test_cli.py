@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -13,11 +14,13 @@ import pytest
 from agent_runs import Receiver
 from model_servers import OllamaServer
 from phoenix_server import free_port
+from playwright.sync_api import sync_playwright
 from serving.harness import Service
 
 from observer_core.traces.normalise import normalise
 from observer_pipeline.agent.chat import sample_questions
 
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 OBSERVER = (sys.executable, "-m", "observer_pipeline.cli", "agent")
 
 
@@ -41,6 +44,16 @@ def test_bad_input_is_one_line_and_exit_2(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "exists already" in done.stderr
+
+
+def test_a_run_that_cannot_be_made_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = observer("run", " ")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "the question is empty" in done.stderr
+    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:9")
+    done = observer("run", "Where?", "--model", "ollama:qwen2.5:7b")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)  # and no stack trace of ADK's
+    assert "no answer from Ollama" in done.stderr
 
 
 @contextlib.contextmanager
@@ -105,6 +118,32 @@ def test_a_running_service_scores_every_message(tmp_path: Path) -> None:
         assert 0 <= decision["p_wrong"] <= 1
         assert (decision["project"], decision["complete_reason"]) == ("observer", "root_ended")
         assert decision["spans"] >= 8
+    finally:
+        service.terminate()
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (Debian: apt install chromium)")
+def test_messages_typed_into_the_chat_are_answered_there_and_scored(tmp_path: Path) -> None:
+    questions = [question.question for question in sample_questions(None)[:2]]
+    service = Service(tmp_path / "home", {"exporters": []}).start()
+    try:
+        with chat("--endpoint", service.otlp_http) as (base, _), sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+            page = browser.new_page()
+            page.goto(base)
+            for number, question in enumerate(questions, 1):
+                page.locator("textarea:visible").first.fill(question)
+                page.locator("textarea:visible").first.press("Enter")
+                # The agent's turns: at least one call, its result, and the answer.
+                page.wait_for_function(
+                    "n => document.body.innerText.split('robot_2').length - 1 > 3 * n", arg=number, timeout=60_000
+                )
+            browser.close()
+            service.wait_for_decisions(2)
+        decisions = service.get("/v1/decisions")["decisions"]
+        assert [(d["complete_reason"], d["spans"] >= 8) for d in decisions] == [("root_ended", True)] * 2
+        assert all(0 <= d["p_wrong"] <= 1 for d in decisions)
     finally:
         service.terminate()
 

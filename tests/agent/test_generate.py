@@ -160,6 +160,17 @@ def test_unusable_options_fail_before_any_work(tmp_path: Path, options: Generate
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_that_cannot_be_made_and_one_that_is_no_batch(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("keep", encoding="utf-8")
+    with pytest.raises(ObserverError, match=r"cannot write .*Not a directory; choose another place"):
+        generate_into(tmp_path / "file" / "out", GenerateOptions(1))
+    (tmp_path / "out.partial").mkdir()
+    (tmp_path / "out.partial" / "mine").write_text("keep", encoding="utf-8")
+    with pytest.raises(InputError, match="something else than a batch"):
+        generate_into(tmp_path / "out", GenerateOptions(1))
+    assert (tmp_path / "out.partial" / "mine").read_text(encoding="utf-8") == "keep"
+
+
 def test_an_existing_folder_is_kept(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("keep", encoding="utf-8")
     with pytest.raises(InputError, match="exists already"):

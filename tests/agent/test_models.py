@@ -104,8 +104,23 @@ def test_thoughts_are_kept_apart_and_never_sent_back(spans) -> None:
             ["repeated_call"],
         ),
         ([Say("It is " + ANSWER, finish="length")], [], "It is " + ANSWER, "answered", []),
+        ([Say(" \n ")], [], " \n ", "no_answer", ["empty_reply"]),
+        ([Say(calls=[("", {"query": "x"})]), ANSWER], ["error"], ANSWER, "answered", ["unknown_tool"]),
+        ([Say(calls=[("search", {"query": "caf\ud83d"})]), ANSWER], ["ok"], ANSWER, "answered", []),
+        ([Say("caf\ud83d")], [], "caf?", "answered", []),
     ],
-    ids=["unknown tool", "missing argument", "call as text", "empty reply", "endless loop", "cut reply"],
+    ids=[
+        "unknown tool",
+        "missing argument",
+        "call as text",
+        "empty reply",
+        "endless loop",
+        "cut reply",
+        "blank reply",
+        "no name",
+        "half a character in a call",
+        "half a character",
+    ],
 )
 def test_odd_behaviour_is_recorded(spans, kind, lines, calls, answer, stop, odd) -> None:
     with kind(lines) as server:
@@ -117,10 +132,16 @@ def test_odd_behaviour_is_recorded(spans, kind, lines, calls, answer, stop, odd)
     assert (read.tool_calls, read.final_answer) == (record.calls, record.answer)
 
 
-def test_arguments_that_are_no_json_are_refused_by_the_tool_and_recorded(spans) -> None:
-    with OpenAiServer([Say(calls=[("search", '{"query": "unfinished')]), ANSWER]) as server:
+@pytest.mark.parametrize(
+    "said",
+    ['{"query": "unfinished', '{"query": NaN}', '["x"]', '{"query":' * 2000 + "1" + "}" * 2000],
+    ids=["unfinished", "no number", "a list", "too deep"],
+)
+def test_arguments_that_are_no_json_are_refused_by_the_tool_and_recorded(spans, said) -> None:
+    with OpenAiServer([Say(calls=[("search", said)]), ANSWER]) as server:
         record = ask(QUESTION, model_of(server))
-    assert (record.calls[0].args, record.calls[0].status) == ({"arguments": '{"query": "unfinished'}, "error")
+    kept = ["x"] if said == '["x"]' else said
+    assert (record.calls[0].args, record.calls[0].status) == ({"arguments": kept}, "error")
     assert record.odd == ["missing_argument"]
     assert record.answer == ANSWER
 
@@ -181,6 +202,27 @@ def test_a_server_that_is_down_or_goes_away(kind) -> None:
     with kind(["One two three"], break_stream=True) as server, pytest.raises(ModelError, match="no answer from"):
         asyncio.run(collect(model_of(server)))
     with pytest.raises(ModelError, match="start"):
+        asyncio.run(collect(model_of(server)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        (OllamaServer, b'{"error":"llama runner has terminated: exit status 2"}\n'),
+        (OpenAiServer, b'data: {"error": {"message": "engine died: exit status 2", "code": 500}}\n\n'),
+    ],
+    ids=["ollama", "openai"],
+)
+def test_an_error_in_the_middle_of_a_stream(monkeypatch: pytest.MonkeyPatch, kind, line: bytes) -> None:
+    """The server has answered 200 by then and sends the error as one more line."""
+    whole = kind.pieces
+    monkeypatch.setattr(kind, "pieces", lambda self, body, say: [*whole(self, body, say)[:3], line])
+    request = LlmRequest(contents=[types.Content(role="user", parts=[types.Part(text="Hi?")])])
+
+    async def collect(model):
+        return [part async for part in model.generate_content_async(request, stream=True)]
+
+    with kind(["One two three"]) as server, pytest.raises(ModelError, match="exit status 2; see"):
         asyncio.run(collect(model_of(server)))
 
 

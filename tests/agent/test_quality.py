@@ -2,21 +2,22 @@
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
 from typer.testing import CliRunner
 
 from observer_core.errors import InputError
 from observer_core.traces.jsonl import read_jsonl, write_jsonl
-from observer_core.traces.otlp import read_otlp_file, split_by_trace
+from observer_core.traces.otlp import read_otlp_file, split_by_trace, write_otlp_file
 from observer_core.traces.trace import Trace
 from observer_pipeline.agent.faults import FaultPlan
 from observer_pipeline.agent.generate import SPANS_FILE, TRACES_FILE, GenerateOptions, generate_into
-from observer_pipeline.agent.quality.contents import balance, duplicates, gold_against_people, telling_words
+from observer_pipeline.agent.quality.contents import balance, duplicates, gold_against_people, gold_anew, telling_words
 from observer_pipeline.agent.quality.guessing import guess, stratified_auroc
 from observer_pipeline.agent.quality.probe import ProbeRow, probe
 from observer_pipeline.agent.quality.report import examine
@@ -38,15 +39,31 @@ def rows_of(folder: Path) -> list[ProbeRow]:
     groups = [group for request in read_otlp_file(folder / SPANS_FILE) for group in request.resource_spans]
     by_trace = {key.hex(): spans for key, spans in split_by_trace(groups).items()}
     traces = read_jsonl(folder / TRACES_FILE)
-    return [ProbeRow(by_trace[str(t.trace_id)], t.question, t.failure_type is not None) for t in traces]
+    return [ProbeRow(by_trace[str(t.trace_id)], t.question, t.failure_type) for t in traces]
 
 
 def test_a_trained_probe_tells_nothing_from_ids_names_order_times_and_durations(batch: Path) -> None:
     rows = rows_of(batch)
-    assert 80 < sum(row.seeded for row in rows) < RUNS - 80
+    assert 80 < sum(row.fault is not None for row in rows) < RUNS - 80
     found = probe(rows)
-    assert set(found) == {"ids", "names", "order", "timestamps", "durations", "all together"}
-    assert {name: str(g) for name, g in found.items() if g.beats_chance} == {}
+    assert set(found.families) == {"ids", "names", "order", "timestamps", "durations", "all together"}
+    assert set(found.kinds) == {row.fault for row in rows} - {None}
+    assert found.told == []
+
+
+def test_a_leak_of_a_single_kind_is_found(batch: Path) -> None:
+    rows = rows_of(batch)
+    common = Counter(row.fault for row in rows if row.fault and "tool" not in row.fault).most_common(1)[0][0]
+    spoiled = [planted(row, _plant_name) if row.fault == common else row for row in rows]
+    assert [name for name, g in probe(spoiled).kinds.items() if g.beats_chance] == [common]
+
+
+def planted(row: ProbeRow, plant: Callable[[Span], None]) -> ProbeRow:
+    """The row with something done to each of its spans."""
+    spans = [ResourceSpans.FromString(group.SerializeToString()) for group in row.spans]
+    for span in (span for group in spans for scope in group.scope_spans for span in scope.spans):
+        plant(span)
+    return replace(row, spans=spans)
 
 
 def _plant_name(span) -> None:
@@ -82,20 +99,14 @@ def _plant_time(span) -> None:
     ],
 )  # fmt: skip
 def test_a_planted_leak_is_found(batch: Path, family: str, plant) -> None:
-    rows = []
-    for row in rows_of(batch):
-        spans = [ResourceSpans.FromString(group.SerializeToString()) for group in row.spans]
-        for span in (span for group in spans for scope in group.scope_spans for span in scope.spans if row.seeded):
-            plant(span)
-        rows.append(replace(row, spans=spans))
-    found = probe(rows)
-    assert found[family].beats_chance
-    assert found[family].auroc > 0.8
+    found = probe([planted(row, plant) if row.fault else row for row in rows_of(batch)])
+    assert found.families[family].beats_chance
+    assert found.families[family].auroc > 0.8
 
 
 def test_the_generated_world_cannot_be_guessed_from_its_surface(batch: Path) -> None:
     found = surface_baselines(read_jsonl(batch / TRACES_FILE))
-    for part in ("question", "answer, given", "evidence"):
+    for part in ("question", "answer, given", "evidence", "lengths, alike"):
         assert found[part].auroc < 0.68, (part, str(found[part]))
     assert found["calls"].auroc > 0.5  # as in life
 
@@ -139,6 +150,20 @@ def test_counts_duplicates_and_telling_words() -> None:
     assert (agree.n, agree.share, agree.table) == (1, 1.0, {("wrong", "wrong"): 1})
 
 
+def test_gold_labels_that_the_rules_would_give_otherwise_are_named() -> None:
+    gold = {"gold_answer": "Maro Velk", "label_source": "gold"}
+    traces = [
+        trace("q", "Maro Velk", "correct", trace_id="right", **gold),
+        trace("q", "Velk", "correct", trace_id="lenient", **gold),
+        trace("q", "M. V.", "correct", trace_id="alias", extra={"gold_aliases": ["M. V."]}, **gold),
+        trace("q", "It is Velk, I think", "partial", trace_id="cleaned", extra={"cleaned_answer": "Velk"}, **gold),
+        trace("q", "Lyon", "correct", trace_id="person", gold_answer="Maro Velk", label_source="annotation"),
+    ]
+    checked, differ = gold_anew(traces)
+    assert checked == 4
+    assert [(one.trace_id, one.label, one.by_the_rules) for one in differ] == [("lenient", "correct", "partial")]
+
+
 def test_the_report_is_written_whole_and_names_what_is_wrong(batch: Path, tmp_path: Path) -> None:
     def quality(*arguments: object):
         command = ["agent", "quality", *map(str, arguments)]
@@ -153,7 +178,10 @@ def test_the_report_is_written_whole_and_names_what_is_wrong(batch: Path, tmp_pa
     page = (tmp_path / "good/quality.html").read_text()
     assert page.count("data:image/svg+xml") == 3
     assert "http" not in page.replace("http://www.w3.org", "")
-    assert "| weak_model |" in (tmp_path / "good/quality.md").read_text()
+    written = (tmp_path / "good/quality.md").read_text()
+    assert "| weak_model |" in written
+    assert f"0 of {RUNS} differ." in written
+    assert len(report["probe"]["kinds"]) > 10
 
     spoiled = read_jsonl(batch / TRACES_FILE)
     for one in spoiled:
@@ -165,5 +193,8 @@ def test_the_report_is_written_whole_and_names_what_is_wrong(batch: Path, tmp_pa
     assert "trace ids occur more than once" in said
     with pytest.raises(InputError, match="exists already"):
         quality(batch / TRACES_FILE, "--out", tmp_path / "bad")
+    write_otlp_file(tmp_path / "others.pb", [])
+    with pytest.raises(InputError, match="holds the spans of no trace"):
+        quality(batch / TRACES_FILE, "--spans", tmp_path / "others.pb", "--out", tmp_path / "none")
     with pytest.raises(InputError, match="too few to judge"):
         examine(spoiled[:10], title="few")

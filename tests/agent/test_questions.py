@@ -16,6 +16,7 @@ from observer_pipeline.agent.sources import read_question_file, read_questions
 from observer_pipeline.agent.world import generate_world
 from observer_pipeline.agent.world_facts import MONTHS
 from observer_pipeline.agent.world_names import stem
+from observer_pipeline.agent.world_piece import STEMS_PER_QUESTION
 
 WORLD = list(generate_world(1500, seed=5))
 
@@ -38,6 +39,19 @@ def test_questions_are_unique_and_stems_never_repeat() -> None:
     assert len({q.question for q in WORLD}) == len({q.qid for q in WORLD}) == len(WORLD)
     names = {stem(i) for i in itertools.chain(range(60_000), range(430_000, 480_000), range(90_000_000, 90_010_000))}
     assert len(names) == 120_000
+
+
+def test_no_letter_tells_the_place_of_a_name_in_its_question() -> None:
+    """Names are made in an order, the asked-for first; their letters must not show it."""
+    for letters in (slice(0, 1), slice(1, 2), slice(-2, None)):
+        alike = {
+            slot: Counter(stem(slot + STEMS_PER_QUESTION * question)[letters] for question in range(3000))
+            for slot in range(12)
+        }
+        whole = sum(alike.values(), Counter())
+        for counts in alike.values():
+            far = sum((counts[part] - n / 12) ** 2 / (n / 12) for part, n in whole.items())
+            assert far < 2 * len(whole) + 20  # chi-square with about as many degrees of freedom
 
 
 def test_every_fact_the_answer_hangs_on_stands_in_its_paragraph() -> None:
@@ -165,7 +179,21 @@ def test_real_hotpotqa_files(shared_data: Path) -> None:
         ("q.json", "{}", "must hold a list"),
         ("q.json", "[]", "holds no questions"),
         ("q.jsonl", '{"question": "a?", "answer": "b", "context": [["T", ["x"]]]}\n{"question"', "q.jsonl:2: not JSON"),
-        ("q.json", '[{"answer": "b", "context": []}]', "q.json[0]: field 'question' must be of type str"),
+        ("q.json", '[{"answer": "b", "context": []}]', "q.json[0]: field 'question': expected a text, not NoneType"),
+        ("q.json", '[{"question": "a\\ud800?", "answer": "b", "paragraphs": ["x"]}]', "no character at 1"),
+        ("q.json", '[{"question": "a?", "answer": " ", "paragraphs": ["x"]}]', "needs a question, an answer"),
+        ("q.json", '[{"question": "a?", "answer": "b", "paragraphs": "some text"}]', "expected a list, not str"),
+        ("q.json", '[{"question": "a?", "answer": "b", "context": [["T", "some text"]]}]', "expected a list, not str"),
+        (
+            "q.json",
+            '[{"question": "a?", "answer": "b", "context": [["T", ["x"]]], "supporting_facts": [["T", -3]]}]',
+            "0 or more, not -3",
+        ),
+        (
+            "q.jsonl",
+            '{"_id": 1, "question": "a?", "answer": "b", "paragraphs": ["x"]}\n' * 2,
+            "1 ids belong to several questions, such as '1'",
+        ),
         ("q.json", '[{"question": "a?", "answer": "b", "context": [["T"]]}]', "cannot be used"),
         ("q.json", '[{"question": "a?", "answer": "b", "context": []}]', "at least one paragraph"),
         ("q.json", '[{"question": "a?", "answer": "b", "context_titles": ["T"]}]', "corpus.jsonl does not exist"),
@@ -196,8 +224,12 @@ def test_any_jsonl_of_question_answer_and_paragraphs(tmp_path: Path) -> None:
     }
     path.write_text(json.dumps(record) + "\n", encoding="utf-8")
     [question] = read_questions(str(path))
-    assert (question.question, question.answer, question.aliases) == ("Who?", "Ada", ("A.",))
+    assert (question.qid, question.question, question.answer) == ("mine.jsonl:1", "Who?", "Ada")
+    assert question.aliases == ("A.",)
     assert [(p.title, p.text) for p in question.paragraphs] == [("paragraph 1", "Ada did."), ("T", "x")]
+    # As Windows writes it: a byte order mark, carriage returns, blank lines.
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(record).encode() + b"\r\n\r\n")
+    assert read_questions(str(path)) == [question]
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 from typer.testing import CliRunner
 
 from observer_core.errors import InputError, ObserverError
 from observer_core.slices import build_state
 from observer_core.traces.jsonl import read_jsonl, write_jsonl
+from observer_core.traces.normalise import normalise
 from observer_core.traces.otlp import read_otlp_file, write_otlp_file
 from observer_core.traces.trace import ToolCall, Trace
 from observer_pipeline.cli import build_app
@@ -133,3 +135,18 @@ def test_phoenix_rows_become_spans_again():
     assert attributes["yes"].WhichOneof("value") == "bool_value"
     assert [value.string_value for value in attributes["tags"].array_value.values] == ["a", "b"]
     assert attributes["none"].WhichOneof("value") is None
+    assert span.dropped_attributes_count == 0
+
+
+def test_a_model_call_whose_kind_was_dropped_is_one_through_phoenix_too():
+    """The SDK keeps 128 attributes; a long chat's messages drive out the first, which says that it is a model call."""
+    messages = {f"llm.input_messages.{i}.message.role": "user" for i in range(126)}
+    messages |= {"llm.output_messages.0.message.role": "model", "llm.output_messages.0.message.content": "x"}
+    row = {
+        "name": "call_llm", "span_kind": "UNKNOWN", "parent_id": None, "status_code": "OK", "attributes": messages,
+        "context": {"trace_id": "006d18f3b221426c983803700feb3626", "span_id": "8e09e07f723f2bfe"},
+        "start_time": "2026-11-30T14:59:19.344049+00:00", "end_time": "2026-11-30T14:59:20+00:00",
+    }  # fmt: skip
+    group = ResourceSpans()
+    group.scope_spans.add().spans.append(span_of(row))
+    assert normalise([group]).trace.steps == 1

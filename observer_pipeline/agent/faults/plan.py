@@ -84,7 +84,7 @@ class FaultPlan:
             raise InputError(
                 f"no fault plan {name!r} ({error.strerror}); give {', '.join(NAMED)} or a YAML file"
             ) from error
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
+        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
             raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}; mend the plan") from error
         return cls._from_yaml(path, plan, seed)
 
@@ -96,7 +96,8 @@ class FaultPlan:
             raise InputError(f"{path} is not a fault plan; {mend}")
         rates: dict[str, float] = {}
         for number, entry in enumerate(plan["faults"]):
-            if not isinstance(entry, dict) or entry.keys() != {"kind", "rate"} or entry["kind"] in rates:
+            named = isinstance(entry, dict) and entry.keys() == {"kind", "rate"} and isinstance(entry["kind"], str)
+            if not named or entry["kind"] in rates:
                 raise InputError(f"{path}: faults[{number}] needs exactly a new kind and its rate; {mend}")
             rates[entry["kind"]] = entry["rate"]
         own, harmless = plan.get("seed", seed), plan.get("harmless", True)

@@ -8,6 +8,11 @@ from typing import Any
 from google.adk.models import LlmRequest, LlmResponse
 from google.genai import types
 
+from observer_core.traces.jsonl import parse_json
+
+UNNAMED = "unnamed"
+"""The name of a call whose model gave it none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -75,21 +80,21 @@ class Reply:
         """Enter a tool call; arguments that are no JSON object are kept under one name, for the tool to refuse."""
         if isinstance(arguments, str):
             try:
-                arguments = json.loads(arguments or "{}")
+                arguments = parse_json(arguments or "{}")
             except ValueError:
                 arguments = {"arguments": arguments}
-        args = dict(arguments) if isinstance(arguments, dict) else {"arguments": arguments}
-        self.calls.append(types.FunctionCall(id=call_id, name=name, args=args))
+        args = _writable(dict(arguments) if isinstance(arguments, dict) else {"arguments": arguments})
+        self.calls.append(types.FunctionCall(id=call_id, name=_writable(name) or UNNAMED, args=args))
 
     def piece(self, text: str) -> LlmResponse:
         """A piece of a stream, for whoever shows it as it comes."""
-        content = types.Content(role="model", parts=[types.Part(text=text)])
+        content = types.Content(role="model", parts=[types.Part(text=_writable(text))])
         return LlmResponse(content=content, partial=True, model_version=self.model)
 
     def whole(self) -> LlmResponse:
         """The reply as one; without text and calls it has no parts, which ADK records as an empty reply."""
-        parts = [types.Part(text=self.thought, thought=True)] if self.thought else []
-        parts += [types.Part(text=self.text)] if self.text else []
+        parts = [types.Part(text=_writable(self.thought), thought=True)] if self.thought else []
+        parts += [types.Part(text=_writable(self.text))] if self.text else []
         parts += [types.Part(function_call=call) for call in self.calls]
         reason = types.FinishReason.MAX_TOKENS if self.finish == "length" else types.FinishReason.STOP
         usage = types.GenerateContentResponseUsageMetadata(
@@ -103,3 +108,12 @@ class Reply:
             usage_metadata=usage,
             model_version=self.model,
         )
+
+
+def _writable(value: Any) -> Any:
+    """The value with `?` for each half of a surrogate pair: a model's tokens may split one, and no file takes it."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_writable(key): _writable(item) for key, item in value.items()}
+    return [_writable(item) for item in value] if isinstance(value, list) else value

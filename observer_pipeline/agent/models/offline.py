@@ -18,6 +18,7 @@ from observer_pipeline.agent.models.reading import (
     Ask,
     Reading,
     as_size,
+    brackets,
     compared,
     guess,
     overlap,
@@ -38,6 +39,7 @@ class Temper:
 
     attention: int  # results of a search it looks at
     patience: int  # further searches when something is not found
+    insists: int  # searches in other words before it makes do with a guess
     words: float  # chance to know each cue word of a relation beyond the plainest
     strict: float  # word overlap at which it takes a page for the one it looked for
     skims: float  # chance to take the first value that fits
@@ -53,6 +55,7 @@ class Temper:
             return cls(
                 attention=1,
                 patience=rng.choice((0, 0, 1)),
+                insists=rng.choice((0, 0, 1, 2)),
                 words=0.5,
                 strict=0.3,
                 skims=0.3,
@@ -65,6 +68,7 @@ class Temper:
         return cls(
             attention=rng.choice((2, 3, 3)) if careful else 1,
             patience=rng.choice((1, 2)) if careful else 0,
+            insists=rng.choice((0, 1, 1, 2)),
             words=0.93 if careful else 0.7,
             strict=0.9 if careful else 0.45,
             skims=0.03 if careful else 0.2,
@@ -123,8 +127,6 @@ class Solver:
                 return str(self.rng.randint(2, 900))
         return self.rng.choice(("I could not find the answer.", "unknown", ""))
 
-    # --- following relations -----------------------------------------------------------------------------------------
-
     def _chain(self) -> Generator[Call, dict[str, Any], str | None]:
         """Follow the relations one page after another."""
         if not self.ask.anchors:
@@ -135,12 +137,14 @@ class Solver:
         while True:
             page = yield from self._find(name, remaining[0] if remaining else None)
             if page is None:
+                yield from self._insist()
                 return self._settle(value)
             step = self._step(page, remaining)
             if step is None and self.temper.patience and remaining:
                 page = (yield from self._again(name, remaining[0])) or page
                 step = self._step(page, remaining)
             if step is None:
+                yield from self._insist()
                 return self._settle(value, page)
             relation, value = step
             remaining.remove(relation)
@@ -178,8 +182,6 @@ class Solver:
             return words[-1]
         return text
 
-    # --- comparing ---------------------------------------------------------------------------------------------------
-
     def _comparison(self) -> Generator[Call, dict[str, Any], str | None]:
         """Read the compared value of both sides, then compare."""
         values: list[str | None] = []
@@ -199,6 +201,7 @@ class Solver:
             values.append(found.value if found else None)
         known = [value for value in values if value is not None]
         if len(known) < 2:
+            yield from self._insist()
             return None
         if self.ask.form == "same":
             return "yes" if plain(known[0]) == plain(known[1]) else "no"
@@ -224,8 +227,6 @@ class Solver:
         knows = random.Random(f"{self.ask.text}:{relation.name}:{self.temper.words}")
         cues = [cue for i, cue in enumerate(relation.cues) if knows.random() < self.temper.words or i == 0]
         return read(page.text, page.title, relation, cues, skim=self.rng.random() < self.temper.skims)
-
-    # --- finding pages -----------------------------------------------------------------------------------------------
 
     def _find(self, name: str, relation: Relation | None) -> Generator[Call, dict[str, Any], Page | None]:
         """The page about a name: from what was seen, else by search or lookup; perhaps one that only looks like it."""
@@ -253,7 +254,7 @@ class Solver:
         same = [page for page in pages if plain(page.title) == plain(name)]
         if same:
             asked = self.ask.text.lower()
-            kind = next((p for p in same if any(f"the {b} {name}".lower() in asked for b in _brackets(p.title))), None)
+            kind = next((p for p in same if any(f"the {b} {name}".lower() in asked for b in brackets(p.title))), None)
             return kind or same[0]
         if exact:
             return None
@@ -267,6 +268,14 @@ class Solver:
         """One more search for a relation the page did not state in words it knows."""
         results = yield from self._search(f"{name} {relation.name.replace('_', ' ')}")
         return self._pick(name, results, exact=True)
+
+    def _insist(self) -> Generator[Call, dict[str, Any], None]:
+        """Search on in other words, as agents do that have not found it: real ones call more often where they fail."""
+        words = [self.ask.text, *(f"{name} {self.ask.wanted}" for name in self.ask.anchors), *self.ask.anchors]
+        if self.best:
+            words.insert(1, f"{self.best.value} {self.ask.wanted}")
+        for query in words[: self.temper.insists]:
+            yield from self._search(query)
 
     def _search(self, query: str) -> Generator[Call, dict[str, Any], list[Page]]:
         response = yield from self._call("search", {"query": query})
@@ -301,14 +310,6 @@ class Solver:
         for page in pages:
             if page not in self.pages:
                 self.pages.append(page)
-
-
-def _brackets(title: str) -> list[str]:
-    """A bracketed addition to a title, whole and by words: `1960 film`, `1960`, `film` of `The Gate (1960 film)`."""
-    if not title.endswith(")") or "(" not in title:
-        return []
-    inside = title[title.rfind("(") + 1 : -1]
-    return [inside, *inside.split()]
 
 
 class OfflineLlm(BaseLlm):

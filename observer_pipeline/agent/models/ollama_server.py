@@ -48,5 +48,5 @@ def explained(model: str, host: str, timeout_s: float) -> Iterator[None]:
         if "does not support tools" in said:
             raise ModelError(f"{model} cannot call tools; choose a model that can, such as qwen2.5:7b") from error
         raise ModelError(f"Ollama at {host} refused the request: {said[:300]}; see its log") from error
-    except (ValidationError, json.JSONDecodeError) as error:
+    except (ValidationError, json.JSONDecodeError, RecursionError) as error:
         raise ModelError(f"what answers at {host} does not speak as Ollama does; mend OLLAMA_HOST") from error

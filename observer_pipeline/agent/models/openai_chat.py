@@ -41,7 +41,7 @@ class OpenAiChatLlm(BaseLlm):
         """Yield one reply; before it, when `stream`, its pieces.
 
         Raises:
-            ModelError: no server, no such model, no right to it, or no reply in time.
+            ModelError: no server, no such model, no right to it, no reply in time, or one broken off.
         """
         body: dict[str, Any] = {
             "model": self.model,
@@ -85,6 +85,9 @@ class OpenAiChatLlm(BaseLlm):
                     async with client.stream("POST", url, json=body) as answer:
                         if answer.status_code < 400:
                             async for part in _objects(answer):
+                                if part.get("error"):  # in the middle of a stream, after status 200
+                                    said = _problem(json.dumps(part).encode())
+                                    raise ModelError(f"{url} broke off its answer: {said[:300]}; see the server's log")
                                 yield part
                             return
                         said = _problem(await answer.aread())
@@ -99,7 +102,7 @@ class OpenAiChatLlm(BaseLlm):
             ) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ModelError(f"no answer from {url} ({error}); start the server or mend the URL") from error
-        except (json.JSONDecodeError, UnicodeDecodeError, AttributeError) as error:
+        except (json.JSONDecodeError, UnicodeDecodeError, AttributeError, RecursionError) as error:
             raise ModelError(f"what {url} answers is not JSON of chat completions; mend the URL") from error
 
     def _refused(self, status: int, url: str, said: str) -> ModelError:

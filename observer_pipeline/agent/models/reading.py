@@ -263,6 +263,14 @@ def plain(name: str) -> str:
     return " ".join(re.findall(r"\w+", name))
 
 
+def brackets(title: str) -> list[str]:
+    """A bracketed addition to a title, whole and by words: `1960 film`, `1960`, `film` of `The Gate (1960 film)`."""
+    if not title.endswith(")") or "(" not in title:
+        return []
+    inside = title[title.rfind("(") + 1 : -1]
+    return [inside, *inside.split()]
+
+
 def overlap(a: str, b: str) -> float:
     """The share of the words of `a` that occur in `b`, in [0, 1]."""
     ours, theirs = set(plain(a).split()), set(plain(b).split())

@@ -74,15 +74,44 @@ def doubts(traces: Sequence[Trace]) -> Counter[str]:
     found: Counter[str] = Counter()
     for trace in traces:
         if trace.gold_answer is not None:
-            answer = str(trace.extra.get("cleaned_answer", trace.final_answer))
-            found.update(label_doubts(answer, trace.gold_answer, evidence=trace.evidence))
+            found.update(label_doubts(_answer(trace), trace.gold_answer, _aliases(trace), evidence=trace.evidence))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Relabeled:
+    """A gold label that is not the one HotpotQA's rules give for its answer."""
+
+    trace_id: str
+    answer: str
+    gold_answer: str
+    label: str
+    by_the_rules: str
+
+
+def gold_anew(traces: Sequence[Trace]) -> tuple[int, list[Relabeled]]:
+    """How many gold labels there are to check, and those that the rules would give otherwise."""
+    gold = [t for t in traces if t.label_source != "annotation" and t.gold_answer is not None and t.label is not None]
+    own = [gold_label(_answer(trace), str(trace.gold_answer), _aliases(trace)).label for trace in gold]
+    return len(gold), [
+        Relabeled(str(trace.trace_id), _answer(trace), str(trace.gold_answer), str(trace.label), label)
+        for trace, label in zip(gold, own, strict=True)
+        if label != trace.label
+    ]
+
+
+def _answer(trace: Trace) -> str:
+    return str(trace.extra.get("cleaned_answer", trace.final_answer))
+
+
+def _aliases(trace: Trace) -> list[str]:
+    return [str(alias) for alias in trace.extra.get("gold_aliases") or ()]
 
 
 def gold_against_people(traces: Sequence[Trace]) -> Agreement:
     """Gold labels against people's, on the traces that have a verdict and a gold answer."""
     pairs: list[tuple[Label, Label]] = [
-        (gold_label(str(trace.extra.get("cleaned_answer", trace.final_answer)), trace.gold_answer).label, trace.label)
+        (gold_label(_answer(trace), trace.gold_answer, _aliases(trace)).label, trace.label)
         for trace in traces
         if trace.label_source == "annotation" and trace.gold_answer is not None and trace.label is not None
     ]

@@ -5,6 +5,7 @@ Needs scikit-learn.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ class Guess:
 
     Attributes:
         auroc: over pairs of rows that are alike in what is held equal; None when there are none.
-        low, high: the range of this AUROC under chance, from permutations within what is held equal.
+        low, high: the range of this AUROC under chance, from the mean and spread over permutations within what is held
+            equal.
         n: rows.
     """
 
@@ -49,6 +51,7 @@ def guess(
     *,
     equal: Sequence[Any] | None = None,
     trees: bool = False,
+    comparisons: int = 1,
     seed: int = 0,
 ) -> Guess:
     """Train on four fifths of the questions, guess the fifth, and see how well that ranks.
@@ -59,6 +62,7 @@ def guess(
         groups: the user question of each row; no question is in two folds.
         equal: what is held equal: only rows with the same value are compared with each other.
         trees: add boosted trees to the logistic regression (dense features only); their scores are averaged.
+        comparisons: how many such guesses are made together; the range of chance is as wide as all need (Bonferroni).
         seed: of the permutations.
     """
     strata = _codes(equal if equal is not None else [0] * len(target))
@@ -76,9 +80,11 @@ def guess(
             rows = np.flatnonzero(strata == stratum)
             shuffled[rows] = target[rng.permutation(rows)]
         chance.append(stratified_auroc(scores, shuffled, strata))
-    tail = (1 - CHANCE_LEVEL) / 2
-    low, high = np.quantile(np.array(chance, dtype=float), [tail, 1 - tail])
-    return Guess(found, float(low), float(high), len(target))
+    reach = NormalDist().inv_cdf(1 - (1 - CHANCE_LEVEL) / 2 / comparisons) * float(
+        np.std(np.array(chance, dtype=float))
+    )
+    middle = float(np.mean(np.array(chance, dtype=float)))
+    return Guess(found, max(0.0, middle - reach), min(1.0, middle + reach), len(target))
 
 
 def stratified_auroc(scores: NDArray[np.float64], target: NDArray[np.bool_], strata: NDArray[np.int64]) -> float | None:

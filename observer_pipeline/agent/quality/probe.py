@@ -8,7 +8,7 @@ import itertools
 import re
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, Status
@@ -22,26 +22,68 @@ _TOOL = "execute_tool"
 
 @dataclass(frozen=True, slots=True)
 class ProbeRow:
-    """A trace's spans, its user question and whether it was seeded."""
+    """A trace's spans, its user question and its seeded fault, None for a natural run."""
 
     spans: Sequence[ResourceSpans]
     question: str
-    seeded: bool
+    fault: str | None
 
 
-def probe(rows: Sequence[ProbeRow]) -> dict[str, Guess]:
-    """How well each family of features, and all together, tells seeded runs from natural ones."""
-    target = np.array([row.seeded for row in rows], dtype=bool)
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """How well seeded runs are told from natural ones.
+
+    Attributes:
+        families: all seeded runs, by each family of features and by all together.
+        kinds: the runs with each kind of fault, by all features together.
+    """
+
+    families: dict[str, Guess] = field(default_factory=dict)
+    kinds: dict[str, Guess] = field(default_factory=dict)
+
+    @property
+    def told(self) -> list[str]:
+        """What is told better than chance explains, one sentence each."""
+        found = [
+            f"Seeded runs can be told by their {n}: AUROC {g}." for n, g in self.families.items() if g.beats_chance
+        ]
+        return found + [
+            f"Runs with the fault {n} can be told without reading: AUROC {g}."
+            for n, g in self.kinds.items()
+            if g.beats_chance
+        ]
+
+
+def probe(rows: Sequence[ProbeRow]) -> Probed:
+    """Train on four fifths of the questions, tell seeded runs of the fifth from natural ones.
+
+    A single kind of fault has few runs, so what counts as chance is wide for it; the more runs, the sharper.
+    """
+    if not rows:
+        return Probed()
+    kinds = np.array([row.fault or "" for row in rows])
     groups = [row.question for row in rows]
     alike = [_calls(row.spans) for row in rows]
     parts = {name: np.array([_FEATURES[name](row.spans) for row in rows], dtype=float) for name in FAMILIES}
-    first = min((_first_start(row.spans) for row in rows), default=0)
-    parts["timestamps"][:, 0] -= first / 1e9
+    parts["timestamps"][:, 0] -= min(_first_start(row.spans) for row in rows) / 1e9
     everything = np.hstack(list(parts.values()))
-    return {
-        name: guess(features, target, groups, equal=alike, trees=True)
+    families = {
+        name: guess(features, kinds != "", groups, equal=alike, trees=True)
         for name, features in [*parts.items(), ("all together", everything)]
     }
+    seeded = sorted(set(kinds) - {""})
+    by_kind = {}
+    for kind in seeded:
+        chosen = np.flatnonzero((kinds == kind) | (kinds == ""))
+        by_kind[kind] = guess(
+            everything[chosen],
+            kinds[chosen] == kind,
+            [groups[i] for i in chosen],
+            equal=[alike[i] for i in chosen],
+            trees=True,
+            comparisons=len(seeded),
+        )
+    return Probed(families, by_kind)
 
 
 def _calls(groups: Sequence[ResourceSpans]) -> tuple[int, int]:

@@ -19,23 +19,23 @@ from observer_core.traces.trace import Trace
 from observer_pipeline.agent.quality.contents import (
     LABELS,
     Duplicates,
+    Relabeled,
     Share,
     balance,
     doubts,
     duplicates,
     gold_against_people,
+    gold_anew,
     telling_words,
 )
 from observer_pipeline.agent.quality.guessing import Guess
 from observer_pipeline.agent.quality.plots import plots
-from observer_pipeline.agent.quality.probe import ProbeRow, probe
-from observer_pipeline.agent.quality.surface import LIMIT, surface_baselines
+from observer_pipeline.agent.quality.probe import Probed, ProbeRow, probe
+from observer_pipeline.agent.quality.surface import LIMIT, MAY_TELL, surface_baselines
 
 REPORT_MD, REPORT_HTML, REPORT_JSON = "quality.md", "quality.html", "quality.json"
 MIN_TRACES = 50
 """With fewer, chance hides everything that the report looks for."""
-_MAY_TELL = ("calls", "answer")
-"""Parts of a trace that may give its label away, as they do in life: how many calls failed, and refusals."""
 _ONE_SIDED = 0.05
 
 
@@ -47,11 +47,13 @@ class Quality:
     n: int
     balance: dict[str, list[Share]]
     doubts: Counter[str]
+    gold_labels: int
+    relabeled: list[Relabeled]
     agreement: Agreement
     duplicates: Duplicates
     telling: Counter[str]
     surface: dict[str, Guess]
-    probe: dict[str, Guess]
+    probe: Probed
 
     @property
     def problems(self) -> list[str]:
@@ -59,11 +61,9 @@ class Quality:
         found = [
             f"The label can be guessed from the {name} alone: AUROC {g.auroc:.2f}."
             for name, g in self.surface.items()
-            if name not in _MAY_TELL and g.auroc is not None and g.auroc > LIMIT
+            if name not in MAY_TELL and g.auroc is not None and g.auroc > LIMIT
         ]
-        found += [
-            f"Seeded runs can be told by their {name}: AUROC {g}." for name, g in self.probe.items() if g.beats_chance
-        ]
+        found += self.probe.told
         twice = self.duplicates
         found += [
             sentence
@@ -71,6 +71,7 @@ class Quality:
                 (twice.trace_ids, f"{twice.trace_ids} trace ids occur more than once."),
                 (twice.questions_in_splits, f"{twice.questions_in_splits} user questions are in two splits."),
                 (twice.contradicting, f"{twice.contradicting} states occur with different labels."),
+                (len(self.relabeled), f"{len(self.relabeled)} gold labels are not what HotpotQA's rules give."),
                 (self.telling.total(), f"The state names faults or labels: {', '.join(sorted(self.telling))}."),
             )
             if count
@@ -91,6 +92,7 @@ class Quality:
                 name: {share.name: dict(share.labels) for share in shares} for name, shares in self.balance.items()
             },
             "doubts": dict(self.doubts),
+            "gold_labels": {"checked": self.gold_labels, "differ": [asdict(one) for one in self.relabeled]},
             "agreement": {
                 **{key: getattr(self.agreement, key) for key in ("n", "share", "kappa", "share_wrong", "kappa_wrong")},
                 "table": {f"{a} > {b}": count for (a, b), count in self.agreement.table.items()},
@@ -98,7 +100,7 @@ class Quality:
             "duplicates": asdict(self.duplicates),
             "telling_words": dict(self.telling),
             "surface": {name: asdict(g) for name, g in self.surface.items()},
-            "probe": {name: asdict(g) for name, g in self.probe.items()},
+            "probe": asdict(self.probe),
         }
 
 
@@ -116,20 +118,23 @@ def examine(traces: Sequence[Trace], *, title: str, spans: dict[str, list[Resour
     if len(labeled) < MIN_TRACES:
         raise InputError(f"{len(labeled)} labeled traces are too few to judge; give at least {MIN_TRACES}")
     rows = [
-        ProbeRow(spans[trace.trace_id], trace.question, trace.failure_type is not None)
+        ProbeRow(spans[trace.trace_id], trace.question, trace.failure_type)
         for trace in labeled
         if spans and trace.trace_id in spans
     ]
+    gold_labels, relabeled = gold_anew(labeled)
     return Quality(
         title=title,
         n=len(labeled),
         balance=balance(labeled),
         doubts=doubts(labeled),
+        gold_labels=gold_labels,
+        relabeled=relabeled,
         agreement=gold_against_people(labeled),
         duplicates=duplicates(labeled),
         telling=telling_words(labeled),
         surface=surface_baselines(labeled),
-        probe=probe(rows) if rows else {},
+        probe=probe(rows),
     )
 
 
@@ -161,15 +166,20 @@ def _sections(quality: Quality) -> list[_Section]:
     ]  # fmt: skip
     sections.append(_Section(
         "Guessing the label from one part of the trace",
-        f"Cross-validated by user question. Above {LIMIT} the look of that part gives the label away; the answer "
-        "(refusals are wrong) and the calls may, as in life.",
+        f"Cross-validated by user question. Above {LIMIT} the look of that part gives the label away; the whole answer "
+        "(refusals are wrong), the calls and the lengths (which show the calls) may, as in life.",
         ("part", "AUROC"), [(name, str(g)) for name, g in quality.surface.items()],
     ))  # fmt: skip
-    if quality.probe:
+    alike = "Among traces with as many calls and failed calls. A trained probe must do no better than chance."
+    if quality.probe.families:
         sections.append(_Section(
-            "Telling seeded runs from natural ones without reading",
-            "Among traces with as many calls and failed calls. A trained probe must do no better than chance.",
-            ("features", "AUROC"), [(name, str(g)) for name, g in quality.probe.items()],
+            "Telling seeded runs from natural ones without reading", alike,
+            ("features", "AUROC"), [(name, str(g)) for name, g in quality.probe.families.items()],
+        ))  # fmt: skip
+        sections.append(_Section(
+            "Telling each kind of fault without reading",
+            f"By all of these features together. {alike} Chance is meant for all kinds at once.",
+            ("fault", "runs compared", "AUROC"), [(name, str(g.n), str(g)) for name, g in quality.probe.kinds.items()],
         ))  # fmt: skip
     twice = quality.duplicates
     sections.append(_Section(
@@ -182,6 +192,11 @@ def _sections(quality: Quality) -> list[_Section]:
     sections.append(_Section(
         "Doubtful gold labels", "What a reader might call right though it is labeled wrong, or lucky.",
         ("reason", "traces"), [(name, str(count)) for name, count in quality.doubts.most_common()],
+    ))  # fmt: skip
+    sections.append(_Section(
+        "Gold labels by HotpotQA's rules", f"{len(quality.relabeled)} of {quality.gold_labels} differ.",
+        ("trace", "answer", "gold answer", "label", "by the rules"),
+        [(one.trace_id, one.answer, one.gold_answer, one.label, one.by_the_rules) for one in quality.relabeled],
     ))  # fmt: skip
     agree = quality.agreement
     if agree.n:
@@ -208,10 +223,15 @@ def to_markdown(quality: Quality) -> str:
         lines += [section.note, ""] if section.note else []
         if section.rows:
             lines += ["| " + " | ".join(section.head) + " |", "|" + "---|" * len(section.head)]
-            lines += ["| " + " | ".join(row) + " |" for row in section.rows]
+            lines += ["| " + " | ".join(_cell(text) for text in row) + " |" for row in section.rows]
         else:
             lines.append("*(none)*")
     return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    """A text that stays inside its cell of a Markdown table."""
+    return " ".join(text.replace("|", "\\|").split())
 
 
 def to_html(quality: Quality) -> str:
@@ -221,7 +241,7 @@ def to_html(quality: Quality) -> str:
     figures = "".join(
         f'<figure><figcaption>{escape(name)}</figcaption><img alt="{escape(name)}" '
         f'src="data:image/svg+xml;base64,{base64.b64encode(image).decode()}"></figure>'
-        for name, image in plots(quality.balance["fault"], quality.surface, quality.probe).items()
+        for name, image in plots(quality.balance["fault"], quality.surface, quality.probe.families).items()
     )
     sections = "".join(_html_section(section) for section in _sections(quality))
     kind = "verdict" if quality.problems else "verdict yes"

@@ -13,6 +13,9 @@ LIMIT = 0.65
 """An AUROC above this calls a part of the trace guessable. Real agents have such parts too: refusals are wrong."""
 
 
+MAY_TELL = ("answer", "lengths", "calls")
+"""Parts that may give the label away, as they do in life: refusals are wrong, and so is more often what took many calls
+or failed ones; the number of evidence items shows the calls too."""
 _ADMISSIONS = (
     "i could not", "i cannot", "i can not", "i do not know", "unable", "unknown", "not found", "no information",
 )  # fmt: skip
@@ -21,21 +24,30 @@ _ADMISSIONS = (
 def surface_baselines(traces: Sequence[Trace]) -> dict[str, Guess]:
     """How well the label (wrong or not) is guessed from each part alone.
 
-    `question`, `answer`, `evidence`: the words (and for the answer also the letters) of that part; `answer, given`: the
-    same among answers that are neither empty nor admissions; `lengths`: of the three; `calls`: how many calls, and how
-    many failed, which may tell, as in life.
+    `question`, `answer`, `evidence`: the words (of the answer the letters) of that part; `lengths`: of the three;
+    `calls`: how many calls, and how many failed. `answer, given`: among answers that are neither empty nor admissions;
+    `lengths, alike`: among these, compared with traces of as many calls and failed calls. What is in `MAY_TELL` may
+    tell.
     """
     target = np.array([trace.is_wrong for trace in traces], dtype=bool)
     groups = [trace.question for trace in traces]
     given = [i for i, trace in enumerate(traces) if not is_admission(trace)]
     some = [traces[i] for i in given]
+    some_groups = [trace.question for trace in some]
     answers = [trace.final_answer for trace in traces]
     return {
         "question": guess(_words([t.question for t in traces]), target, groups),
         "answer": guess(_letters(answers), target, groups),
-        "answer, given": guess(_letters([t.final_answer for t in some]), target[given], [t.question for t in some]),
+        "answer, given": guess(_letters([t.final_answer for t in some]), target[given], some_groups),
         "evidence": guess(_words(["\n".join(t.evidence) for t in traces]), target, groups),
         "lengths": guess(np.array([_lengths(t) for t in traces]), target, groups, trees=True),
+        "lengths, alike": guess(
+            np.array([_lengths(t) for t in some]),
+            target[given],
+            some_groups,
+            equal=[(len(t.tool_calls), _failed(t)) for t in some],
+            trees=True,
+        ),
         "calls": guess(np.array([_calls(t) for t in traces]), target, groups, trees=True),
     }
 
@@ -43,17 +55,7 @@ def surface_baselines(traces: Sequence[Trace]) -> dict[str, Guess]:
 def is_admission(trace: Trace) -> bool:
     """Whether the answer is none: empty, or says that nothing was found."""
     answer = normalise_answer(str(trace.extra.get("cleaned_answer", trace.final_answer)))
-    starts = (
-        "i could not",
-        "i cannot",
-        "i can not",
-        "unable",
-        "unknown",
-        "not found",
-        "no information",
-        "i do not know",
-    )
-    return not answer or answer.startswith(starts)
+    return not answer or answer.startswith(_ADMISSIONS)
 
 
 def _words(texts: Sequence[str]) -> Any:
@@ -78,6 +80,9 @@ def _lengths(trace: Trace) -> list[float]:
 
 
 def _calls(trace: Trace) -> list[float]:
-    failed = sum(call.status not in (ABSENT, "ok") for call in trace.tool_calls)
     distinct = len({(call.name, repr(call.args)) for call in trace.tool_calls})
-    return [len(trace.tool_calls), failed, distinct, float(trace.steps or 0)]
+    return [len(trace.tool_calls), _failed(trace), distinct, float(trace.steps or 0)]
+
+
+def _failed(trace: Trace) -> int:
+    return sum(call.status not in (ABSENT, "ok") for call in trace.tool_calls)
