@@ -136,7 +136,9 @@ class App:
             decides_open=not self.wal.shared,
             on_decided=[told.add for told in (self._notifier, self._telemetry) if told is not None],
         )
-        self._retention = Retention(settings.retention, self._folder, self.engine, self.record, self._spool, clock)
+        kept = settings.retention.model_copy(update={"decisions": settings.decisions_kept})
+        self._retention = Retention(kept, self._folder, self.engine, self.record, self._spool, clock)
+        self._eraser = Eraser(self.engine, assembler, self.record, self.wal, self._spool, self.exporters, metrics)
         uploads = Uploads(self._folder, keep=settings.retention.models)
         self._switchboard = Switchboard(self._folder, settings, active, self.scoring, decider, uploads, clock, metrics)
         # A shared buffer holds what this engine has no room for.
@@ -155,7 +157,7 @@ class App:
             scoring=self.scoring,
             decider=decider,
             switchboard=self._switchboard,
-            eraser=Eraser(self.engine, assembler, self.record, self.wal, self._spool, self.exporters, metrics),
+            eraser=self._eraser,
             exporters=self.exporters,
             metrics=metrics,
             stats=stats,
@@ -211,6 +213,7 @@ class App:
         await asyncio.to_thread(lambda: self.engine.resume(self._logged()))
         self.wal.start()
         self._retention.start()
+        self._eraser.start()
         for name, listener in self._listeners.items():
             await listener.start()
             host, _ = split_address(getattr(self.settings.listen, name))
@@ -226,6 +229,7 @@ class App:
         deadline = time.monotonic() + self.settings.drain
         self._gate.draining = True
         await asyncio.to_thread(self._retention.stop)
+        await asyncio.to_thread(self._eraser.stop)
         await asyncio.to_thread(self.wal.flush)
         await asyncio.to_thread(self.engine.drain, max(1.0, deadline - time.monotonic()))
         for exporter in self.exporters:

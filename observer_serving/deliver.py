@@ -165,7 +165,9 @@ class Delivery:
         for late in self._late:
             piece = late.piece
             recorded = self._record.lookup(piece.trace_id)
-            assert recorded is not None
+            if recorded is None:  # erased, or forgotten for its age, while this waited
+                self._metrics.spans_dropped.inc(piece.spans)
+                continue
             seen = known.setdefault(piece.trace_id, set(split_ids(recorded.span_ids)))
             ids = split_ids(piece.span_ids)
             fresh = [span_id for span_id in dict.fromkeys(ids) if span_id not in seen]

@@ -32,15 +32,20 @@ class Storage:
     close: Callable[[], None] = lambda: None
 
 
-def open_storage(settings: Settings, folder: Path, intake: Callable[[], Intake]) -> Storage:
+def open_storage(
+    settings: Settings, folder: Path, intake: Callable[[], Intake], *, works: bool | None = None
+) -> Storage:
     """Open what the settings name; `intake` gives the engine, once entries come.
+
+    Args:
+        works: whether to take a share of the traces to decide, whatever the settings say (NATS).
 
     Raises:
         InputError: NATS cannot be used as the settings want, or its client is not installed.
         ObserverError: the decision record cannot be opened.
     """
     if settings.buffer.kind == "nats":
-        return _open_nats(settings, folder, intake)
+        return _open_nats(settings, folder, intake, settings.buffer.decide if works is None else works)
     log = settings.buffer.dir or folder / WAL_FOLDER
     log.mkdir(parents=True, exist_ok=True)
     buffer = WriteAheadLog(
@@ -54,7 +59,7 @@ def open_storage(settings: Settings, folder: Path, intake: Callable[[], Intake])
     return Storage(DecisionRecord(folder / RECORD_FILE), buffer)
 
 
-def _open_nats(settings: Settings, folder: Path, intake: Callable[[], Intake]) -> Storage:
+def _open_nats(settings: Settings, folder: Path, intake: Callable[[], Intake], works: bool) -> Storage:
     try:
         import nats  # noqa: F401
     except ImportError:
@@ -73,7 +78,7 @@ def _open_nats(settings: Settings, folder: Path, intake: Callable[[], Intake]) -
             parts=chosen.parts,
             replicas=chosen.replicas,
             max_bytes=chosen.max_bytes,
-            record_age=chosen.record_age,
+            record_age=settings.decisions_kept or chosen.record_age,
             lease=chosen.lease,
         )
     )
@@ -82,7 +87,7 @@ def _open_nats(settings: Settings, folder: Path, intake: Callable[[], Intake]) -
         link,
         record,
         intake,
-        works=chosen.decide,
+        works=works,
         max_backlog=settings.assembly.max_total_bytes,
         max_waiting=settings.receive.max_waiting,
     )

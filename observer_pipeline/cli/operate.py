@@ -29,22 +29,20 @@ def erase(
     """Erase a trace from log, record, spool, queues and dead letters.
 
     A running service does it itself (with the admin key in OBSERVER_API_KEY); of one that does not run, its files are
-    rewritten.
+    rewritten. Services that share a record over NATS all do it, those that are down when they come back.
     """
     from observer_core.home import Home
     from observer_core.traces.to_spans import wire_trace_id
     from observer_serving.config import read_settings
-    from observer_serving.erase import NOT_SHARED, erase_offline
+    from observer_serving.erase import erase_offline
     from observer_serving.lock import hold
 
     settings, home = read_settings(config), Home.from_env()
-    if settings.buffer.kind == "nats":
-        raise InputError(NOT_SHARED)
     wire = wire_trace_id(trace_id)
     held = hold(home.ensure(home.serving))
     if held is not None:
         try:
-            done: dict[str, Any] = asdict(erase_offline(home, wire, log=settings.buffer.dir))
+            done: dict[str, Any] = asdict(erase_offline(settings, home, wire))
         finally:
             os.close(held)
     else:
