@@ -94,6 +94,8 @@ class Eraser:
             ObserverError: the disk or NATS refuses, or the trace is being scored for longer than a minute; call again.
         """
         known = self._record.get(trace_id.hex())
+        # A server overwrites what is deleted, but only forgets what is acknowledged, as the engine will do.
+        log_items = self._buffer.erase(trace_id) if self._buffer.shared else 0
         until = time.monotonic() + _WAIT_S
         while (decided := self._engine.call(lambda: self._forget(trace_id)).result(_WAIT_S)) is None:
             if time.monotonic() > until:
@@ -102,7 +104,7 @@ class Eraser:
         erased = Erased(
             trace_id=trace_id.hex(),
             decisions=int(decided),
-            log_items=self._buffer.erase(trace_id),
+            log_items=log_items + self._buffer.erase(trace_id),
             spool_rows=self._spool.erase(trace_id.hex()),
             queued=sum(exporter.erase(trace_id.hex()) for exporter in self._exporters),
             exported=known is not None and known.exported,

@@ -89,7 +89,7 @@ class Worker:
 
 
 def decided_in_log(url: str, prefix: str = "observer") -> list[str]:
-    """The trace id of every decision ever written to the shared log, in order."""
+    """The trace id of every decision that the shared log holds, in order."""
 
     async def read() -> list[str]:
         client = await nats.connect(url)
@@ -100,7 +100,9 @@ def decided_in_log(url: str, prefix: str = "observer") -> list[str]:
         ids: list[str] = []
         for _ in range((await stream.stream_info(f"{prefix}-record")).state.messages):
             (message,) = await feed.fetch(1, timeout=10)
-            ids += [fields["trace_id"] for fields, _ in orjson.loads(message.data).get("decided", ())]
+            event = orjson.loads(message.data)
+            ids += [fields["trace_id"] for fields, _ in event.get("decided", ())]
+            ids += [fields["trace_id"] for _, fields, _ in event.get("again", ())]
         await client.close()
         return ids
 

@@ -9,8 +9,6 @@ from nats.js.errors import APIError, NotFoundError
 from observer_core.errors import ObserverError
 from observer_serving.buffer.nats.link import NatsLink
 
-_NO_SUCH_MESSAGE = 10043  # JetStream: sequence not found
-
 
 class FeedLostError(ObserverError):
     """Messages on their way here may be lost with a connection; read again from what is known."""
@@ -104,9 +102,12 @@ async def messages(link: NatsLink, stream: str, subject: str) -> AsyncIterator[t
 
 
 async def delete(link: NatsLink, stream: str, number: int) -> None:
-    """Have the server overwrite a message and forget it; one that is gone is none the worse."""
+    """Have the server overwrite a message and forget it; one that is gone already is none the worse."""
     try:
         await link.stream.delete_msg(stream, number)
-    except (NotFoundError, APIError) as error:
-        if error.err_code != _NO_SUCH_MESSAGE:
-            raise
+    except APIError:
+        try:
+            await link.stream.get_msg(stream, number)
+        except NotFoundError:
+            return
+        raise
