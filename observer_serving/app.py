@@ -117,6 +117,7 @@ class App:
             metrics,
             settle_after=settings.spool.max_age,
             settle_rows=settings.spool.max_rows,
+            settle_bytes=settings.assembly.max_total_bytes // 4,
         )
         assembler = Assembler(settings.assembly.limits())
         self.engine = Engine(
