@@ -21,7 +21,7 @@ from urllib.parse import quote
 import orjson
 
 from observer_core.decisions import OBJECTS, Decision, decision_row
-from observer_core.errors import InputError, ObserverError
+from observer_core.errors import ObserverError
 from observer_serving.receive.wire import SPAN_ID_BYTES
 
 _FIELDS = tuple(f.name for f in fields(Decision))
@@ -317,13 +317,7 @@ class DecisionRecord:
 
 
 def read_decisions(file: Path, *, since: str | None = None) -> Iterator[Decision]:
-    """All decisions of a record, oldest first, without writing to it; a service may be using it.
-
-    Raises:
-        InputError: there is no record.
-    """
-    if not file.exists():
-        raise InputError(f"no decision record at {file}; set OBSERVER_HOME to the service's")
+    """All decisions of a record that is there, oldest first, without writing to it; a service may be using it."""
     with contextlib.closing(sqlite3.connect(f"file:{quote(str(file))}?mode=ro", uri=True)) as db:
         for row in db.execute(f"{SELECT} FROM decisions WHERE decided_at >= ? ORDER BY id", (since or "",)):
             yield read_decision(row)

@@ -17,6 +17,8 @@ from observer_core.errors import InputError
 from observer_serving.buffer.nats.link import FencedError, LinkOptions, NatsLink
 from observer_serving.buffer.protocol import BufferUnavailableError
 from observer_serving.buffer.received import JsonTrace, Received
+from observer_serving.buffer.record import read_decisions
+from observer_serving.storage import read_storage
 
 pytestmark = needs_nats
 
@@ -151,6 +153,9 @@ def test_replicas_share_epochs_and_hash_key(worker: Callable[..., Worker]):
         by_epoch.setdefault(minute, set()).add(decided.threshold)
     assert all(len(thresholds) == 1 for thresholds in by_epoch.values()), by_epoch
     assert one.app._storage.own_key == two.app._storage.own_key
+    file, key = read_storage(one.settings, one.home / "serving")  # as `observer policy simulate` does
+    assert key == one.app._storage.own_key
+    assert {d.trace_id for d in read_decisions(file)} == one.decisions().keys()
     one.stop()
     two.stop()
 

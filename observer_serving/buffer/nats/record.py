@@ -199,7 +199,8 @@ class ReplicatedRecord(DecisionRecord):
     def close(self) -> None:
         self._closing = True
         self._link.call(self._stop_following())
-        super().close()
+        with self._writing:  # what the follower began goes on, on a thread of its own
+            super().close()
 
     def _reading(self) -> sqlite3.Connection:
         return self._reader()  # the writing connection is the follower's
