@@ -48,6 +48,13 @@ def test_light_modules_pull_in_nothing_heavy(module: str):
     assert run.stdout.strip() == "[]"
 
 
+def test_the_command_line_starts_without_arrays():
+    """Processes that grade rewards import it again as they start; typing `observer --help` should not take a second."""
+    code = "import sys, observer_pipeline.cli; print([m for m in ('numpy', 'pyarrow', 'pandas') if m in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
 def test_dagster_modules_do_not_postpone_annotations():
     """It breaks assets that take a Config (dagster issue 14571)."""
     files = [*(ROOT / "observer_pipeline").rglob("*.py")]

@@ -73,7 +73,10 @@ class _Worker:
 
 @dataclass(slots=True)
 class _Task:
+    """`packed` is the batch in Arrow's own format: it holds a slice alone, pickle would send what it is a slice of."""
+
     batch: pa.RecordBatch
+    packed: pa.Buffer
     skip: dict[tuple[int, str], RewardFailure] = field(default_factory=dict)
     alone: set[str] = field(default_factory=set)
 
@@ -131,22 +134,24 @@ class RewardPool:
                 if item is None:
                     exhausted = True
                 else:
-                    tasks[item[0]] = _Task(item[1])
+                    tasks[item[0]] = _Task(item[1], item[1].serialize())
                     queue.append(item[0])
-            for worker in self._workers:
-                if worker.task is None and queue:
-                    worker.task = queue.pop(0)
-                    task = tasks[worker.task]
-                    # Arrow's own format sends a slice alone; pickling one would send the buffers it is a slice of.
-                    packed = task.batch.serialize()
-                    worker.pipe.send((task.batch.schema, packed, task.skip, task.alone, self.switched_off))
+            self._hand_out(tasks, queue)
             if not tasks:
                 return
-            for number, graded in self._collect(tasks, queue):
-                done[number] = graded
+            done.update(self._collect(tasks, queue))
+            # Before the caller's and the reader's turn, so that no process waits for either.
+            self._hand_out(tasks, queue)
             while following in done:
                 yield tasks.pop(following).batch, done.pop(following)
                 following += 1
+
+    def _hand_out(self, tasks: dict[int, _Task], queue: list[int]) -> None:
+        for worker in self._workers:
+            if worker.task is None and queue:
+                worker.task = queue.pop(0)
+                task = tasks[worker.task]
+                worker.pipe.send((task.batch.schema, task.packed, task.skip, task.alone, self.switched_off))
 
     def _collect(self, tasks: dict[int, _Task], queue: list[int]) -> Iterator[tuple[int, Graded]]:
         busy = {worker.pipe: worker for worker in self._workers if worker.task is not None}
