@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 _FETCH = 32
 _IDLE_SECONDS = 1.0
+_UNREADABLE = (struct.error, ValueError, IndexError, KeyError)
 _BUSY_SECONDS = 0.05
 _INCOMPLETE_SECONDS = 900.0
 """How long pieces of a message wait for their rest, whose sender was told to come back long ago. Much longer than
@@ -188,13 +189,16 @@ class NatsBuffer:
         wholes: dict[bytes, dict[int, tuple[int, bytes]]] = {}
         part = self._link.part_of(trace_id)
         async for number, data in messages(self._link, self._link.spans_stream, self._link.spans_subject(part)):
-            name, index, count = _PIECE.unpack_from(data)
-            pieces = wholes.setdefault(name, {})
-            pieces[index] = number, data[_PIECE.size :]
-            if len(pieces) < count:
+            try:
+                name, index, count = _PIECE.unpack_from(data)
+                pieces = wholes.setdefault(name, {})
+                pieces[index] = number, data[_PIECE.size :]
+                if len(pieces) < count:
+                    continue
+                del wholes[name]
+                received = Received.decode(b"".join(pieces[i][1] for i in range(count)))
+            except _UNREADABLE:  # none of ours; whoever serves the part takes it out
                 continue
-            del wholes[name]
-            received = Received.decode(b"".join(pieces[i][1] for i in range(count)))
             kept = tuple(item for item in received.items if item.trace_id != trace_id)
             if len(kept) == len(received.items):
                 continue
@@ -295,7 +299,7 @@ class NatsBuffer:
                 data = b"".join(whole.pieces[i] for i in range(count))
                 replies = whole.replies
             received = Received.decode(data)
-        except (struct.error, ValueError, IndexError, KeyError) as error:
+        except _UNREADABLE as error:
             log.error("message %d of %s is none of ours, it is left out: %s", number, self._link.spans_stream, error)
             self._link.start(self._acknowledge_now([message.reply]))
             return None
