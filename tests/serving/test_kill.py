@@ -19,6 +19,7 @@ from serving.harness import BackEnd, Service, make_request, new_trace, summed, w
 from observer_core.policy import uniform
 
 KILLS = 4
+TWENTY = 20
 SENDERS = 3
 
 
@@ -236,7 +237,7 @@ def test_a_disk_that_fills_up_again_and_again_costs_delay_and_nothing_else(servi
 def kill_twenty_times(live: Service, plan: Plan, rng: random.Random, trouble: Callable[[], None]) -> None:
     """At random moments while `plan` is being sent and `trouble` made; returns once all of it is acknowledged."""
     done = plan.send(live)
-    for _ in range(20):
+    for _ in range(TWENTY):
         time.sleep(rng.uniform(0.05, 0.75))  # a random moment is what is wanted here
         trouble()
         time.sleep(rng.uniform(0, 0.75))
