@@ -18,6 +18,7 @@ from observer_serving.receive.wire import cut
 
 REMOTE = 0x300  # span flags: whether the parent is remote is known, and it is
 SECOND = 10**9
+TRACES = 260
 
 
 def spans_of(request: ExportTraceServiceRequest) -> list[Span]:
@@ -247,27 +248,28 @@ def test_a_trace_of_fifty_thousand_spans_beside_small_ones(service: Callable[...
 @pytest.mark.heavy
 @pytest.mark.timeout(600)
 def test_a_log_larger_than_the_bound_on_memory_is_read_back_within_it(service: Callable[..., Service]):
-    """Written under a larger bound; what does not fit is decided early and says so."""
+    """Written under a larger bound; what does not fit is decided early and says so. A segment (64 MiB) is read at once,
+    so memory grows by one or two of those, however long the log is."""
     limits = {"quiet_period": "10m", "timeout": "20m"}
     live = service(policy={"keep_threshold": 0.0}, assembly=limits | {"max_total_bytes": "400MiB"})
-    traces = [new_trace(2) for _ in range(160)]
+    traces = [new_trace(2) for _ in range(TRACES)]
     for trace in traces:
         assert live.export(make_request(trace, question="long " * 200_000)).status_code == 200
-    wait_until(lambda: live.get("/v1/stats")["open_traces"] == 160)
+    wait_until(lambda: live.get("/v1/stats")["open_traces"] == TRACES)
     log = sum(f.stat().st_size for f in (live.home / "serving" / "wal").glob("*.wal"))
-    assert log > 150 << 20
+    assert log > TRACES * 990_000
     live.kill()
     live.config.write_text(live.config.read_text().replace("400MiB", "8MiB"))
     live.start()
     assert live.process is not None
     peak = psutil.Process(live.process.pid).memory_info().rss
-    decisions = live.wait_for_decisions(150, seconds=120)
+    decisions = live.wait_for_decisions(TRACES - 10, seconds=120)
     assert len({d["trace_id"] for d in decisions}) == len(decisions)
     assert {d["complete_reason"] for d in decisions} == {"evicted"}
-    assert len(decisions) + live.get("/v1/stats")["open_traces"] == 160
+    assert len(decisions) + live.get("/v1/stats")["open_traces"] == TRACES
     assert live.get("/readyz")["ready"]
     idle = psutil.Process(service(assembly=limits).process.pid).memory_info().rss  # type: ignore[union-attr]
-    assert peak - idle < 100 << 20, (peak, idle)
+    assert peak - idle < 150 << 20, (peak, idle)
 
 
 def test_what_a_restart_has_to_deliver_again_is_bounded_by_bytes(tmp_path: Path):
