@@ -5,21 +5,19 @@ let anybody fill the memory.
 """
 
 import ipaddress
-from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from observer_serving.access import Keys
-from observer_serving.receive.body import ClientGoneError, Receive, Send, read_body
+from observer_serving.receive.body import ClientGoneError, read_body
 from observer_serving.receive.status import DENIED, RefusedError, headers_of
 
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _UPLOADS = "/v1/model"
 """Its body may be a run directory, which goes to the disk as it comes."""
-
-Application = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 
 
 class Door:
@@ -29,12 +27,12 @@ class Door:
         max_request: bytes that a body may have, uploads apart.
     """
 
-    def __init__(self, api: Application, keys: Keys, *, max_request: int) -> None:
+    def __init__(self, api: ASGIApp, keys: Keys, *, max_request: int) -> None:
         self._api = api
         self._keys = keys
         self._max_request = max_request
 
-    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             headers = dict(scope["headers"])
             try:
@@ -52,7 +50,7 @@ class Door:
                 return
         await self._api(scope, receive, send)
 
-    def _check_page(self, scope: dict[str, Any], headers: dict[bytes, bytes]) -> None:
+    def _check_page(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         """Keep web pages out that a browser on this machine shows: what has no key trusts whoever reaches it.
 
         Raises:
@@ -77,7 +75,7 @@ def _is_local(host: str) -> bool:
     return True
 
 
-def _is_upload(scope: dict[str, Any], headers: dict[bytes, bytes]) -> bool:
+def _is_upload(scope: Scope, headers: dict[bytes, bytes]) -> bool:
     content_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     return scope["path"] == _UPLOADS and content_type != b"application/json"
 
@@ -86,7 +84,7 @@ def _whole(body: bytes, receive: Receive) -> Receive:
     """Gives the body that was read, then what else comes."""
     given = False
 
-    async def again() -> dict[str, Any]:
+    async def again() -> Any:
         nonlocal given
         if given:
             return await receive()

@@ -50,9 +50,10 @@ async def write_again(
 
 async def _holder(link: NatsLink, number: int, subject: str) -> tuple[int | None, bytes]:
     """The message that holds the decisions first written as message `number`, if it has not expired."""
-    for where in ({"subject": subject}, {"seq": number}):
+    places: tuple[tuple[int | None, str | None], ...] = ((None, subject), (number, None))
+    for place, on in places:
         try:
-            found = await link.stream.get_msg(link.record_stream, **where)
+            found = await link.stream.get_msg(link.record_stream, seq=place, subject=on)
             return found.seq, found.data or b""
         except NotFoundError:
             continue
