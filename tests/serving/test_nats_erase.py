@@ -9,6 +9,7 @@ import httpx
 import nats
 import pyarrow.parquet as pq
 import pytest
+from nats.js.errors import NotFoundError
 from nats_server import NatsServer, needs_nats
 from serving.harness import make_request, new_trace, wait_until
 from serving.nats_workers import PARTS, Bare, Worker, decided_in_log, decision, of_part
@@ -53,7 +54,7 @@ def in_stream(url: str, stream: str) -> bytes:
         for number in range(state.first_seq, state.last_seq + 1):
             try:
                 out += (await manager.get_msg(stream, number)).data or b""
-            except nats.js.errors.NotFoundError:
+            except NotFoundError:
                 continue
         await client.close()
         return out
