@@ -109,6 +109,7 @@ class SpanBuilder:
             "training.completions": len(scored),
             "training.prompts": len({item.row["prompt"] for item in scored}),
             "training.parse_failures": sum(not item.reading.parsed for item in scored),
+            **_flat_groups(scored),
         }
         for name in scored[0].scores if scored else ():
             values = [s for item in scored if (s := item.scores[name]) is not None]
@@ -172,6 +173,7 @@ class SpanBuilder:
         failure = item.errors.get(name)
         attributes: Attributes = {
             "openinference.span.kind": "EVALUATOR",
+            "training.run": self.run,
             "training.step": step,
             "task.id": item.row.get("task_id"),
             "reward.name": name,
@@ -219,6 +221,21 @@ def _scored(graded: Iterable[tuple[pa.RecordBatch, Graded]], logged: Sequence[st
                 own[name] = None if values[i] != values[i] else values[i]
             times = {name: values[i] for name, values in seconds.items()}
             yield Scored(row, result.readings[i], own, times, errors.get(row["row"], {}))
+
+
+def _flat_groups(scored: Sequence[Scored]) -> Attributes:
+    """How many groups (by group id, else by prompt) have at least two completions, and in how many of them all have
+    the same total reward, up to float32's rounding: no advantage, no gradient.
+    """
+    if not scored or not scored[0].scores:
+        return {}
+    totals: dict[str, list[float]] = {}
+    for item in scored:
+        group = item.row.get("group_id") or item.row["prompt"]
+        totals.setdefault(group, []).append(sum(score for score in item.scores.values() if score is not None))
+    groups = [total for total in totals.values() if len(total) > 1]
+    flat = sum(max(total) - min(total) <= 1e-6 * max(1.0, abs(total[0])) for total in groups)
+    return {"training.groups": len(groups), "training.flat_groups": flat}
 
 
 def stable_id(size: int, *parts: object) -> bytes:

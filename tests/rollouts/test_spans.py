@@ -1,6 +1,7 @@
 """The spans on the wire, read back with the official protobuf classes by a real HTTP receiver."""
 
 import gzip
+import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from observer_core.errors import ObserverError
 from observer_core.rollouts import wire
+from observer_core.rollouts.columns import Columns
 from observer_core.rollouts.emit import EmitOptions, emit
 from observer_core.rollouts.reading import RolloutLog
 from observer_core.rollouts.regrade import GradeOptions, rewards_for
@@ -135,6 +137,26 @@ def test_a_step_is_57_spans_with_the_agreed_attributes(receiver: Receiver, story
         assert quality["reward.logged_score"] == pytest.approx(row["quality"])
     begins, ends = roots[0].start_time_unix_nano, roots[0].end_time_unix_nano
     assert all(begins <= s.start_time_unix_nano <= s.end_time_unix_nano <= ends for s in step)
+
+
+def test_a_step_counts_its_groups_and_those_without_variance(receiver: Receiver, tmp_path: Path):
+    path = tmp_path / "log.jsonl"
+    rows = [
+        *[{"prompt": "all the same", "r": 0.1, "s": 0.7}] * 3,
+        *[{"prompt": "the same in total", "r": r, "s": 1 - r} for r in (0.25, 0.75)],
+        *[{"prompt": "they differ", "r": r, "s": 0.7} for r in (0.1, 0.1, 0.2)],
+        {"prompt": "alone", "r": 0.1, "s": 0.7},
+        *[{"prompt": "they differ", "r": 0.5, "s": 0.7, "group_id": "told apart"}] * 2,
+    ]
+    for known in (False, True):
+        lines = [{"step": 1, "completion": "text", "group_id": row["prompt"]} | row for row in rows]
+        path.write_text("".join(json.dumps(line if known else {**line, "group_id": None}) + "\n" for line in lines))
+        receiver.spans.clear()
+        log = RolloutLog(path, Columns(rewards=("r", "s")))
+        emit(log, [], EmitOptions(receiver.url), ONE)
+        root = values(receiver.spans[0].attributes)
+        found = (root["training.prompts"], root["training.groups"], root["training.flat_groups"])
+        assert found == ((4, 4, 3) if known else (4, 3, 2))
 
 
 def test_ids_are_stable_per_run_and_step(receiver: Receiver, story_path: Path):
