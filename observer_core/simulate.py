@@ -1,19 +1,22 @@
 """What another policy would have kept, replayed over recorded decisions.
 
-A record holds the score, the project, the number of spans and the evaluators' values, not the spans: a rule that looks
-at anything else cannot be replayed and is named. Decisions without a score are replayed as unscored and counted apart:
+A record holds the score, the project, the number of spans and the evaluators' values, not the spans: a policy with a
+rule that looks at anything else is refused, for what such a rule would have taken changes every figure; whoever wants
+the figures without it says so. Decisions without a score are replayed as unscored and counted apart:
 what the scorer would have said of them nobody knows.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from observer_core.decisions import Decision
+from observer_core.errors import InputError
 from observer_core.policy import Policy, PolicyFacts, Rule, decide, uniform
 from observer_core.review_budget import BudgetThreshold
 
+MIN_SHARE = "min_share"
 _REPLAYABLE = frozenset({"project", "min_spans", "p_wrong", "evaluators"})
 
 
@@ -45,7 +48,10 @@ class Tally:
 
 @dataclass(slots=True)
 class Simulation:
-    """The outcome: over all decisions, and by group; `left_out` are rules that a record cannot replay, with why."""
+    """The outcome: over all decisions, and by group.
+
+    `left_out` are the rules it was asked to do without, each with what it looks at that no record holds.
+    """
 
     policy_version: str
     total: Tally = field(default_factory=Tally)
@@ -71,13 +77,34 @@ def unreplayable(rule: Rule) -> str | None:
     return ", ".join(missing) or None
 
 
-def simulate(decisions: Iterable[Decision], policy: Policy, hash_key: bytes) -> Simulation:
-    """Replay decisions, given in the order in which they were made, under `policy`."""
-    left_out = {rule.name: why for rule in policy.rules if (why := unreplayable(rule)) is not None}
+def simulate(
+    decisions: Iterable[Decision], policy: Policy, hash_key: bytes, *, without: Collection[str] = ()
+) -> Simulation:
+    """Replay decisions, given in the order in which they were made, under `policy`.
+
+    Args:
+        without: rules (or `min_share`) of `policy` to leave out.
+
+    Raises:
+        InputError: a rule that is not left out looks at what no record holds, or none has a name in `without`.
+    """
+    names = {rule.name for rule in policy.rules} | {MIN_SHARE}
+    unknown = next((name for name in without if name not in names), None)
+    if unknown is not None:
+        raise InputError(f"no rule is named {unknown!r}; it has {', '.join(sorted(names))}")
+    missing = {rule.name: why for rule in policy.rules if (why := unreplayable(rule)) is not None}
     if policy.min_share is not None and policy.min_share.by not in ("service.name", "project"):
-        left_out["min_share"] = policy.min_share.by
+        missing[MIN_SHARE] = policy.min_share.by
+    for name, why in missing.items():
+        if name not in without:
+            what = "min_share" if name == MIN_SHARE else f"rule {name!r}"
+            raise InputError(
+                f"{what} looks at {why}, which no decision record holds; leave it out with --without {name}"
+            )
+    left_out = {name: missing.get(name, "") for name in without}
     rules = tuple(rule for rule in policy.rules if rule.name not in left_out)
-    replayed = policy.model_copy(update={"rules": rules, "mode": "enforce"})
+    floor = None if MIN_SHARE in left_out else policy.min_share
+    replayed = policy.model_copy(update={"rules": rules, "min_share": floor, "mode": "enforce"})
     out = Simulation(policy.version, left_out=left_out)
     budget = BudgetThreshold(replayed)
     for decision in decisions:

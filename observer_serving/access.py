@@ -7,7 +7,7 @@ from observer_serving.config import Settings
 from observer_serving.receive.status import DENIED, UNAUTHENTICATED, RefusedError
 
 Role = Literal["ingest", "read", "admin"]
-_BEARER = b"Bearer "
+_BEARER = b"bearer "
 
 
 class Keys:
@@ -31,17 +31,27 @@ class Keys:
             granted += [(key.get_secret_value().encode(), roles) for key in getattr(settings.keys, role)]
         self._granted = granted
 
-    def check(self, authorization: bytes, role: Role) -> None:
+    @property
+    def none(self) -> bool:
+        """Whether there are none, and everybody who reaches the service may do everything."""
+        return not self._granted
+
+    def check(self, authorization: bytes, role: Role | None) -> None:
         """
+        Args:
+            role: what is to be done; `None`: whatever the key is for.
+
         Raises:
             RefusedError: no key, an unknown one, or one that is not for this.
         """
         if not self._granted:
             return
-        given = authorization.removeprefix(_BEARER) if authorization.startswith(_BEARER) else b""
+        scheme, given = authorization[: len(_BEARER)], authorization[len(_BEARER) :]
+        if scheme.lower() != _BEARER:  # RFC 9110: schemes are case-insensitive
+            given = b""
         # Every key is compared, each in constant time: the answer's time tells nothing.
         matching = [roles for key, roles in self._granted if hmac.compare_digest(given, key)]
         if not matching:
             raise RefusedError(UNAUTHENTICATED, "send 'Authorization: Bearer <api_key>'")
-        if not any(role in roles for roles in matching):
+        if role is not None and not any(role in roles for roles in matching):
             raise RefusedError(DENIED, f"this key is not for this; use one of keys.{role}")

@@ -122,6 +122,7 @@ class App:
             metrics,
             settle_after=settings.spool.max_age,
             settle_rows=settings.spool.max_rows,
+            settle_bytes=settings.assembly.max_total_bytes // 4,
         )
         assembler = Assembler(settings.assembly.limits())
         self.engine = Engine(
@@ -141,7 +142,9 @@ class App:
             decides_open=not self.wal.shared,
             on_decided=[told.add for told in (self._notifier, self._telemetry) if told is not None],
         )
-        self._retention = Retention(settings.retention, self._folder, self.engine, self.record, self._spool, clock)
+        kept = settings.retention.model_copy(update={"decisions": settings.decisions_kept})
+        self._retention = Retention(kept, self._folder, self.engine, self.record, self._spool, clock)
+        self._eraser = Eraser(self.engine, assembler, self.record, self.wal, self._spool, self.exporters, metrics)
         uploads = Uploads(self._folder, keep=settings.retention.models)
         self._switchboard = Switchboard(self._folder, settings, active, self.scoring, decider, uploads, clock, metrics)
         # A shared buffer holds what this engine has no room for.
@@ -160,7 +163,7 @@ class App:
             scoring=self.scoring,
             decider=decider,
             switchboard=self._switchboard,
-            eraser=Eraser(self.engine, assembler, self.record, self.wal, self._spool, self.exporters, metrics),
+            eraser=self._eraser,
             exporters=self.exporters,
             metrics=metrics,
             stats=stats,
@@ -214,6 +217,7 @@ class App:
         await asyncio.to_thread(lambda: self.engine.resume(self._logged()))
         self.wal.start()
         self._retention.start()
+        self._eraser.start()
         for name, listener in self._listeners.items():
             await listener.start()
             host, _ = split_address(getattr(self.settings.listen, name))
@@ -231,6 +235,7 @@ class App:
         deadline = time.monotonic() + self.settings.drain
         self._gate.draining = True
         await asyncio.to_thread(self._retention.stop)
+        await asyncio.to_thread(self._eraser.stop)
         await asyncio.to_thread(self.wal.flush)
         await asyncio.to_thread(self.engine.drain, max(1.0, deadline - time.monotonic()))
         for exporter in self.exporters:

@@ -53,7 +53,13 @@ class Delivery:
         *,
         settle_after: float,
         settle_rows: int,
+        settle_bytes: int = 1 << 30,
     ) -> None:
+        """
+        Args:
+            settle_after, settle_rows, settle_bytes: seconds, decisions, or bytes of their traces after which to settle;
+                what a restart has to deliver again, and holds in memory for that, is no more.
+        """
         self._record = record
         self._release = release
         self._spool = spool
@@ -61,12 +67,14 @@ class Delivery:
         self._metrics = metrics
         self._settle_after = settle_after
         self._settle_rows = settle_rows
+        self._settle_bytes = settle_bytes
         self._waiting: deque[Decided] = deque()
         self._head_submitted: set[str] = set()  # exporters that have the first of them already
         self.pending_bytes = 0
         """Bytes of the traces whose decision is on disk and not delivered."""
         self._late: deque[LatePiece] = deque()
         self._unsettled: list[tuple[int, str, tuple[int, ...]]] = []
+        self._unsettled_bytes = 0
         self._since: float | None = None  # when the oldest thing that is not settled was done
 
     @property
@@ -98,6 +106,9 @@ class Delivery:
             self._head_submitted.clear()
             self.pending_bytes -= len(decided.candidate.data)
             self._unsettled.append((decided.row, decided.decision.trace_id, decided.candidate.segments))
+            self._unsettled_bytes += len(decided.candidate.data)
+            if self._unsettled_bytes >= self._settle_bytes:
+                self.settle()
         if self._late:
             self._deliver_late()
         if self._since is None and self._spool.waiting:
@@ -118,6 +129,7 @@ class Delivery:
             for segment in segments:
                 held[segment] = held.get(segment, 0) + 1
         self._unsettled = []
+        self._unsettled_bytes = 0
         for segment, items in held.items():
             self._release(segment, items)
 
@@ -165,7 +177,9 @@ class Delivery:
         for late in self._late:
             piece = late.piece
             recorded = self._record.lookup(piece.trace_id)
-            assert recorded is not None
+            if recorded is None:  # erased, or forgotten for its age, while this waited
+                self._metrics.spans_dropped.inc(piece.spans)
+                continue
             seen = known.setdefault(piece.trace_id, set(split_ids(recorded.span_ids)))
             ids = split_ids(piece.span_ids)
             fresh = [span_id for span_id in dict.fromkeys(ids) if span_id not in seen]

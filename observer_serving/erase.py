@@ -1,34 +1,38 @@
 """A trace erased by its id everywhere the service keeps it: memory, record, log, spool, queues and dead letters.
 
 Only its id stays, in the record, so that spans that come later do not make it anew. Erasing is repeatable: after a
-crash in the middle, or when the disk refused, the same call finishes. What back ends store only they can erase.
+crash in the middle, or when the disk refused, the same call finishes. What back ends store only they can erase. Where
+several processes share a record, each hears of it there and erases the trace from its own files; one that is down does
+so when it comes back.
 """
 
+import logging
+import queue
+import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
 
-from observer_core.errors import InputError, ObserverError
+from observer_core.errors import ObserverError
 from observer_core.home import Home
 from observer_serving.assemble import Assembler
-from observer_serving.buffer.protocol import Buffer
+from observer_serving.buffer.protocol import Buffer, Intake
 from observer_serving.buffer.record import DecisionRecord
-from observer_serving.buffer.wal import WriteAheadLog
+from observer_serving.config import Settings
 from observer_serving.engine import Engine
 from observer_serving.export import Exporter
 from observer_serving.export.queue import EXPORT_FOLDER, DiskQueue
 from observer_serving.metrics import Metrics
 from observer_serving.spool import Spool, erase_rows
-from observer_serving.storage import RECORD_FILE, WAL_FOLDER
+from observer_serving.storage import open_storage
+
+log = logging.getLogger(__name__)
 
 ERASED = "erased"
 """The reason under which the metrics count an open trace that was erased."""
-NOT_SHARED = (
-    "traces are erased where buffer.kind is local; with nats the streams keep copies until buffer.record_age; lower it"
-)
 _BUSY_S = 0.05
 _WAIT_S = 60.0
+_RETRY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,30 +71,46 @@ class Eraser:
         self._spool = spool
         self._exporters = exporters
         self._metrics = metrics
+        self._told: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="observer-eraser", daemon=True)
+
+    def start(self) -> None:
+        """Erase, on a thread of its own, what other processes say was erased, and what they said before."""
+        self._record.on_erased = self._told.put
+        for trace_id in self._record.erasing():
+            self._told.put(trace_id)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._told.put(None)
+        if self._thread.is_alive():
+            self._thread.join(timeout=_RETRY_S)
 
     def erase(self, trace_id: bytes) -> Erased:
         """
         Raises:
-            InputError: the buffer is shared: its streams hold copies that no replica can take out.
-            ObserverError: the disk refuses, or the trace is being scored for longer than a minute; call again.
+            ObserverError: the disk or NATS refuses, or the trace is being scored for longer than a minute; call again.
         """
-        log = self._buffer
-        if not isinstance(log, WriteAheadLog):
-            raise InputError(NOT_SHARED)
         known = self._record.get(trace_id.hex())
+        # A server overwrites what is deleted, but only forgets what is acknowledged, as the engine will do.
+        log_items = self._buffer.erase(trace_id) if self._buffer.shared else 0
         until = time.monotonic() + _WAIT_S
         while (decided := self._engine.call(lambda: self._forget(trace_id)).result(_WAIT_S)) is None:
             if time.monotonic() > until:
                 raise ObserverError(f"trace {trace_id.hex()} is still being scored; erase it again in a moment")
             time.sleep(_BUSY_S)
-        return Erased(
+        erased = Erased(
             trace_id=trace_id.hex(),
             decisions=int(decided),
-            log_items=log.erase(trace_id),
+            log_items=log_items + self._buffer.erase(trace_id),
             spool_rows=self._spool.erase(trace_id.hex()),
             queued=sum(exporter.erase(trace_id.hex()) for exporter in self._exporters),
             exported=known is not None and known.exported,
         )
+        self._record.finish_erasing(trace_id)
+        return erased
 
     def _forget(self, trace_id: bytes) -> bool | None:
         """Take a trace out of memory and record, on the engine's thread; whether it was decided.
@@ -99,8 +119,7 @@ class Eraser:
         """
         if trace_id in self._engine.in_flight:
             return None
-        if self._record.lookup(trace_id) is not None:
-            self._engine.deliver_now()
+        self._engine.deliver_now()
         decided = self._record.erase(trace_id)
         discarded = self._assembler.take_out(trace_id)
         if discarded is not None:
@@ -111,30 +130,51 @@ class Eraser:
                 self._buffer.release(segment, 1)
         return decided
 
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            trace_id = self._told.get()
+            if trace_id is None:
+                return
+            try:
+                erased = self.erase(trace_id)
+            except Exception as error:  # a disk that refuses now may not in a moment; it is asked for until it is done
+                log.warning("cannot erase trace %s yet: %s", trace_id.hex(), str(error) or type(error).__name__)
+                self._told.put(trace_id)
+                self._stopping.wait(_RETRY_S)
+            else:
+                log.info("erased a trace as another process asked", extra={"fields": asdict(erased)})
 
-def erase_offline(home: Home, trace_id: bytes, *, log: Path | None = None) -> Erased:
+
+def erase_offline(settings: Settings, home: Home, trace_id: bytes) -> Erased:
     """Erase a trace of a service that does not run; the caller holds its lock.
 
-    Args:
-        log: the folder of the write-ahead log, where it is not the default.
+    Raises:
+        InputError, ObserverError: its record or NATS cannot be used.
     """
-    record = DecisionRecord(home.serving / RECORD_FILE)
-    wal = WriteAheadLog(home.ensure(log or home.serving / WAL_FOLDER), lambda _: None)
-    known = record.get(trace_id.hex())
-    for _ in wal.replay():
-        pass
-    queued = 0
-    for folder in sorted((home.serving / EXPORT_FOLDER).glob("*/")):
-        queue = DiskQueue(folder, max_bytes=0)
-        queued += queue.erase(trace_id.hex())
-        queue.close()
-    erased = Erased(
-        trace_id=trace_id.hex(),
-        decisions=int(record.erase(trace_id)),
-        log_items=wal.erase(trace_id),
-        spool_rows=erase_rows(home.spool, trace_id.hex()),
-        queued=queued,
-        exported=known is not None and known.exported,
-    )
-    record.close()
-    return erased
+    storage = open_storage(settings, home.ensure(home.serving), _nobody, works=False)
+    try:
+        for _ in storage.buffer.replay():
+            pass
+        known = storage.record.get(trace_id.hex())
+        queued = 0
+        for folder in sorted((home.serving / EXPORT_FOLDER).glob("*/")):
+            waiting = DiskQueue(folder, max_bytes=0)
+            queued += waiting.erase(trace_id.hex())
+            waiting.close()
+        erased = Erased(
+            trace_id=trace_id.hex(),
+            decisions=int(storage.record.erase(trace_id)),
+            log_items=storage.buffer.erase(trace_id),
+            spool_rows=erase_rows(home.spool, trace_id.hex()),
+            queued=queued,
+            exported=known is not None and known.exported,
+        )
+        storage.record.finish_erasing(trace_id)
+        return erased
+    finally:
+        storage.record.close()
+        storage.close()
+
+
+def _nobody() -> Intake:
+    raise AssertionError("a buffer that was not started hands nothing over")

@@ -32,7 +32,11 @@ def bind(name: str, address: str, *, mend: str | None = None) -> socket.socket:
     host, port = split_address(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        sock = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        # Accepted connections inherit it; asyncio sets it only where the socket names its protocol, as this one does
+        # not. Without it the body of an answer waits 40 ms for the client to confirm the head (Nagle, delayed ACK).
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
     except OSError as error:
         mend = mend or f"set listen.{name}"
         why = error.strerror or str(error)

@@ -11,6 +11,7 @@ import numpy as np
 LEVEL = 0.95
 BOOTSTRAP_REPETITIONS = 1000
 _MIN_USABLE = 0.9
+_BISECTIONS, _TERMS = 60, 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,46 @@ def wilson(p: float, n: float, *, level: float = LEVEL) -> tuple[float, float]:
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     return max(0.0, min(p, centre - half)), min(1.0, max(p, centre + half))
+
+
+def jeffreys(p: float, n: float, *, level: float = LEVEL) -> tuple[float, float]:
+    """The equal-tailed interval from Jeffreys' prior Beta(1/2, 1/2) for a proportion `p` seen in `n` (also fractional)
+    trials, 0 and 1 included where they were seen (Brown, Cai & DasGupta, Statist. Sci. 16, 2001, §4.1.2)."""
+    if n <= 0:
+        return 0.0, 1.0
+    tail, wrong, right = (1 - level) / 2, p * n + 0.5, (1 - p) * n + 0.5
+    lo = 0.0 if p <= 0 else beta_quantile(tail, wrong, right)
+    hi = 1.0 if p >= 1 else beta_quantile(1 - tail, wrong, right)
+    return lo, hi
+
+
+def beta_quantile(q: float, a: float, b: float) -> float:
+    """Where the distribution function of Beta(a, b) is `q`, by bisection."""
+    lo, hi = 0.0, 1.0
+    for _ in range(_BISECTIONS):
+        middle = (lo + hi) / 2
+        lo, hi = (middle, hi) if _beta_below(middle, a, b) < q else (lo, middle)
+    return (lo + hi) / 2
+
+
+def _beta_below(x: float, a: float, b: float) -> float:
+    """The regularised incomplete beta function, by Lentz's continued fraction (DLMF 8.17.22)."""
+    if x > (a + 1) / (a + b + 2):
+        return 1 - _beta_below(1 - x, b, a)
+    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1))
+    fraction = d
+    for m in range(1, _TERMS):
+        for numerator in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d = 1 / (1 + numerator * d)
+            c = 1 + numerator / c
+            fraction *= c * d
+        if abs(c * d - 1) < 1e-12:
+            break
+    return math.exp(log_front) * fraction / a
 
 
 def cluster_sums(values: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:

@@ -107,9 +107,7 @@ class _Reader:
 
     def read(self) -> NormalisedTrace:
         calls, results = self._tool_calls()
-        start = min(view.span.start_time_unix_nano for view in self.tree.spans)
-        end = max(view.span.end_time_unix_nano for view in self.tree.spans)
-        duration_ms = max(0.0, (end - start) / 1e6)
+        duration_ms = _duration_ms(self.tree.spans)
         trace = Trace(
             question=self._question()[:MAX_TEXT_CHARS],
             final_answer=self._answer()[:MAX_TEXT_CHARS],
@@ -307,3 +305,10 @@ def _error(view: SpanView) -> str:
             if attribute.key == "exception.message" and attribute.value.string_value:
                 message = attribute.value.string_value
     return f"{view.span.name}: {message[:PREVIEW_CHARS]}" if message else view.span.name
+
+
+def _duration_ms(spans: Sequence[SpanView]) -> float:
+    """From the first start to the last end; a time of 0 is one that was not set, not the year 1970."""
+    starts = [view.span.start_time_unix_nano for view in spans if view.span.start_time_unix_nano]
+    ends = [view.span.end_time_unix_nano for view in spans if view.span.end_time_unix_nano]
+    return max(0.0, (max(ends) - min(starts)) / 1e6) if starts and ends else 0.0

@@ -29,22 +29,20 @@ def erase(
     """Erase a trace from log, record, spool, queues and dead letters.
 
     A running service does it itself (with the admin key in OBSERVER_API_KEY); of one that does not run, its files are
-    rewritten.
+    rewritten. Services that share a record over NATS all do it, those that are down when they come back.
     """
     from observer_core.home import Home
     from observer_core.traces.to_spans import wire_trace_id
     from observer_serving.config import read_settings
-    from observer_serving.erase import NOT_SHARED, erase_offline
+    from observer_serving.erase import erase_offline
     from observer_serving.lock import hold
 
     settings, home = read_settings(config), Home.from_env()
-    if settings.buffer.kind == "nats":
-        raise InputError(NOT_SHARED)
     wire = wire_trace_id(trace_id)
     held = hold(home.ensure(home.serving))
     if held is not None:
         try:
-            done: dict[str, Any] = asdict(erase_offline(home, wire, log=settings.buffer.dir))
+            done: dict[str, Any] = asdict(erase_offline(settings, home, wire))
         finally:
             os.close(held)
     else:
@@ -82,23 +80,29 @@ def simulate_policy(
     policy: Annotated[Path, typer.Argument(help="A YAML file with `policy:`, such as another observer.yaml")],
     project: Annotated[str | None, typer.Option(help="The policy of this project in that file")] = None,
     since: Annotated[str | None, typer.Option(help="Only decisions from then on (RFC 3339 UTC)")] = None,
+    without: Annotated[
+        list[str] | None, typer.Option(help="A rule (or min_share) to leave out; may be repeated")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON")] = False,
 ) -> None:
-    """Replay the recorded decisions under another policy: what it would have kept, by project and recorded reason."""
+    """Replay the recorded decisions under another policy: what it would have kept, by project and recorded reason.
+
+    A rule that looks at what no record holds (spans, tools, attributes) is refused; --without leaves it out.
+    """
     from observer_core.home import Home
     from observer_core.simulate import simulate
     from observer_serving.buffer.record import read_decisions
     from observer_serving.config import SERVICE, read_settings
-    from observer_serving.decide import hash_key_of
-    from observer_serving.storage import RECORD_FILE
+    from observer_serving.storage import read_storage
 
     settings, folder = read_settings(policy), Home.from_env().serving
     if project is not None and project not in settings.projects:
         raise InputError(f"{policy} has no projects.{project}; leave --project out or add it")
     other = settings.policy_of(project or SERVICE) or settings.policy
-    decisions = read_decisions(folder / RECORD_FILE, since=since)
+    record, key = read_storage(settings, folder)
+    decisions = read_decisions(record, since=since)
     chosen = (one for one in decisions if project in (None, one.project))
-    result = simulate(chosen, other, hash_key_of(folder, settings.policy))
+    result = simulate(chosen, other, key, without=without or ())
     if as_json:
         print(json.dumps(result.to_json()))
         return
@@ -114,7 +118,7 @@ def simulate_policy(
         share = f"{tally.expected / tally.traces:.2%}"
         print(f"  {name:<32} {tally.traces:>9} {tally.kept:>9} {tally.would_keep:>11} {tally.both:>9} {share:>9}")
     for name, why in result.left_out.items():
-        print(f"not simulated: {name} looks at {why}, which no decision record holds")
+        print(f"left out: {name}" + (f", which looks at {why}" if why else ""))
     if result.taken_by_left_out:
         print(f"  {result.taken_by_left_out} recorded decisions were taken by such a rule")
     if total.unscored:

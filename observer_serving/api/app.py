@@ -1,7 +1,6 @@
 """The JSON API, the dashboard and the reference as one FastAPI application."""
 
 import logging
-import math
 from pathlib import Path
 from types import ModuleType
 
@@ -14,17 +13,22 @@ from observer_core.errors import InputError, ObserverError
 from observer_serving.access import Keys, Role
 from observer_serving.api import decisions, operations, switches, traces
 from observer_serving.api.auth import KeyGuard
+from observer_serving.api.door import Door
 from observer_serving.api.parts import Parts
 from observer_serving.api.schemas import ErrorBody
-from observer_serving.receive.status import RefusedError
+from observer_serving.receive.status import RefusedError, headers_of
 
 log = logging.getLogger(__name__)
 
 PAGES = Path(__file__).parent / "pages"
+_PAGE_HEADERS = {
+    "content-security-policy": "default-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+}
 _ERRORS = {code: {"model": ErrorBody} for code in (400, 401, 403, 404, 503)}
 
 
-def build_api(parts: Parts, keys: Keys) -> FastAPI:
+def build_api(parts: Parts, keys: Keys) -> Door:
     """The application on the API port."""
     api = FastAPI(
         title="Observer",
@@ -44,13 +48,13 @@ def build_api(parts: Parts, keys: Keys) -> FastAPI:
     for path, page in (("/", "dashboard.html"), ("/docs", "docs.html")):
         _serve_page(api, path, (PAGES / page).read_text(encoding="utf-8"))
     _answer_errors(api)
-    return api
+    return Door(api, keys, max_request=parts.max_request)
 
 
 def _serve_page(api: FastAPI, path: str, html: str) -> None:
     @api.get(path, include_in_schema=False)
     def page() -> HTMLResponse:
-        return HTMLResponse(html)
+        return HTMLResponse(html, headers=_PAGE_HEADERS)
 
 
 def _answer_errors(api: FastAPI) -> None:
@@ -58,10 +62,7 @@ def _answer_errors(api: FastAPI) -> None:
 
     @api.exception_handler(RefusedError)
     def refused(_: Request, error: RefusedError) -> Response:
-        headers = {}
-        if error.retry_after is not None:
-            headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
-        return _error(error.kind.http, error.message, headers)
+        return _error(error.kind.http, error.message, headers_of(error))
 
     @api.exception_handler(InputError)
     def bad_input(_: Request, error: InputError) -> Response:

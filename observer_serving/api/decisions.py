@@ -4,7 +4,7 @@ import re
 from dataclasses import asdict
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from starlette.exceptions import HTTPException
 
 from observer_core.decisions import CompleteReason, Severity, Verdict
@@ -14,6 +14,7 @@ from observer_serving.api.parts import Parts
 from observer_serving.api.schemas import DecisionBody, DecisionPage, ErasedBody
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?Z?")
+_LAST_ROW = (1 << 63) - 1
 _Share = Annotated[float | None, Query(ge=0, le=1)]
 
 
@@ -22,6 +23,7 @@ def router(parts: Parts) -> APIRouter:
 
     @routes.get("/v1/decisions")
     def find_decisions(
+        request: Request,
         decision: Verdict | None = None,
         reason: str | None = None,
         severity: Severity | None = None,
@@ -43,10 +45,13 @@ def router(parts: Parts) -> APIRouter:
             "model_version": model_version, "policy_version": policy_version, "complete_reason": complete_reason,
             "min_p_wrong": min_p_wrong, "max_p_wrong": max_p_wrong, "since": since, "until": until,
         }  # fmt: skip
+        unknown = next((name for name in request.query_params if name not in {*given, "limit", "cursor"}), None)
+        if unknown is not None:
+            raise InputError(f"field '{unknown}': no such filter; there are {', '.join(given)}")
         for name, moment in (("since", since), ("until", until)):
             if moment is not None and not _TIME.fullmatch(moment):
                 raise InputError(f"field '{name}': {moment!r} is not RFC 3339 UTC; write 2026-01-31T12:00:00Z")
-        if cursor is not None and not cursor.isdigit():
+        if cursor is not None and not (cursor.isdecimal() and int(cursor) <= _LAST_ROW):
             raise InputError(f"field 'cursor': {cursor!r} is no cursor of ours; pass a page's next_cursor")
         filters = {name: value for name, value in given.items() if value is not None}
         page, more = parts.record.find(filters, limit=limit, before=int(cursor) if cursor else None)

@@ -97,6 +97,10 @@ class Buffer(Protocol):
         """Say that `items` items of a segment are no longer needed."""
         ...
 
+    def erase(self, trace_id: bytes) -> int:
+        """Remove a trace's items from what is held (the engine has let go of them); how many items there were."""
+        ...
+
     def flush(self) -> None:
         """Refuse new entries and wait until those that wait are safe; nothing reaches the intake afterwards."""
         ...

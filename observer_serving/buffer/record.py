@@ -11,7 +11,7 @@ import contextlib
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -21,7 +21,7 @@ from urllib.parse import quote
 import orjson
 
 from observer_core.decisions import OBJECTS, Decision, decision_row
-from observer_core.errors import InputError, ObserverError
+from observer_core.errors import ObserverError
 from observer_serving.receive.wire import SPAN_ID_BYTES
 
 _FIELDS = tuple(f.name for f in fields(Decision))
@@ -81,6 +81,8 @@ class DecisionRecord:
         """
         self._file = file
         self._local = threading.local()
+        self.on_erased: Callable[[bytes], None] | None = None
+        """Told, from any thread, of a trace that another process erased; see `erasing`."""
         self._readers: list[sqlite3.Connection] = []
         try:
             self._db = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
@@ -135,7 +137,7 @@ class DecisionRecord:
 
     def lookup(self, trace_id: bytes) -> Recorded | None:
         """The decision about a trace, for the engine's thread."""
-        return _recorded(self._reading().execute(f"{_SELECT}, span_ids FROM decisions WHERE trace_id = ?", (trace_id,)))
+        return _recorded(self._reading().execute(f"{SELECT}, span_ids FROM decisions WHERE trace_id = ?", (trace_id,)))
 
     def add_late(self, late: Sequence[tuple[Recorded, bytes]]) -> None:
         """Count late spans of decided traces and remember their ids."""
@@ -162,7 +164,7 @@ class DecisionRecord:
     def get(self, trace_id: str) -> Decision | None:
         """The decision about a trace (hex)."""
         cursor = self._reader().execute(
-            f"{_SELECT}, span_ids FROM decisions WHERE trace_id = ?", (bytes.fromhex(trace_id),)
+            f"{SELECT}, span_ids FROM decisions WHERE trace_id = ?", (bytes.fromhex(trace_id),)
         )
         recorded = _recorded(cursor)
         return recorded.decision if recorded else None
@@ -185,12 +187,12 @@ class DecisionRecord:
             conditions.append("id < ?")
             values.append(before)
         cursor = self._reader().execute(
-            f"{_SELECT} FROM decisions WHERE {' AND '.join(conditions) or '1'} ORDER BY {order} DESC LIMIT ?",
+            f"{SELECT} FROM decisions WHERE {' AND '.join(conditions) or '1'} ORDER BY {order} DESC LIMIT ?",
             [*values, limit + 1],
         )
         rows = cursor.fetchall()
         page = rows[:limit]
-        return [_decision(row) for row in page], (page[-1][0] if len(rows) > limit else None)
+        return [read_decision(row) for row in page], (page[-1][0] if len(rows) > limit else None)
 
     def _few(self, filters: dict[str, Any]) -> bool:
         """Whether bounds of `p_wrong` alone leave so few rows that their index is the way to them."""
@@ -209,15 +211,26 @@ class DecisionRecord:
     def erase(self, trace_id: bytes) -> bool:
         """Forget a trace but for its id; its bytes are gone from the file on return. Whether there was a decision."""
         with self._transaction():
-            self._db.execute("INSERT OR IGNORE INTO erased VALUES (?)", (trace_id,))
-            gone = self._db.execute("DELETE FROM decisions WHERE trace_id = ?", (trace_id,)).rowcount
+            gone = self._forget(trace_id)
             self._db.execute("UPDATE removed SET rows = rows + ?", (gone,))
         self._erased.add(trace_id)
         self._removed += gone
+        self._scrub()
+        return gone > 0
+
+    def erasing(self) -> list[bytes]:
+        """Traces that were erased elsewhere and may still be in this process's own files."""
+        return []
+
+    def finish_erasing(self, trace_id: bytes) -> None:
+        """A trace is in none of this process's own files any more."""
+
+    def _scrub(self) -> None:
+        """Take the bytes of what was deleted out of SQLite's own log."""
         for _ in range(_CHECKPOINTS):
             busy, *_ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             if not busy:
-                return gone > 0
+                return
             time.sleep(_CHECKPOINT_WAIT_S)
         raise ObserverError(f"{self._file} is being read all the time and still holds the trace; erase it again")
 
@@ -253,6 +266,11 @@ class DecisionRecord:
             f"INSERT {on_conflict} INTO decisions (id, {_COLUMNS}, span_ids) VALUES ({marks})",
             [row, *(values[name] for name in _FIELDS), span_ids],
         )
+
+    def _forget(self, trace_id: bytes) -> int:
+        """Delete a trace's decision and note its id; how many decisions there were."""
+        self._db.execute("INSERT OR IGNORE INTO erased VALUES (?)", (trace_id,))
+        return self._db.execute("DELETE FROM decisions WHERE trace_id = ?", (trace_id,)).rowcount
 
     def _update_late(self, late: Sequence[tuple[str, bytes]]) -> None:
         self._db.executemany(
@@ -299,22 +317,17 @@ class DecisionRecord:
 
 
 def read_decisions(file: Path, *, since: str | None = None) -> Iterator[Decision]:
-    """All decisions of a record, oldest first, without writing to it; a service may be using it.
-
-    Raises:
-        InputError: there is no record.
-    """
-    if not file.exists():
-        raise InputError(f"no decision record at {file}; set OBSERVER_HOME to the service's")
+    """All decisions of a record that is there, oldest first, without writing to it; a service may be using it."""
     with contextlib.closing(sqlite3.connect(f"file:{quote(str(file))}?mode=ro", uri=True)) as db:
-        for row in db.execute(f"{_SELECT} FROM decisions WHERE decided_at >= ? ORDER BY id", (since or "",)):
-            yield _decision(row)
+        for row in db.execute(f"{SELECT} FROM decisions WHERE decided_at >= ? ORDER BY id", (since or "",)):
+            yield read_decision(row)
 
 
-_SELECT = f"SELECT id, {_COLUMNS}"
+SELECT = f"SELECT id, {_COLUMNS}"
 
 
-def _decision(row: tuple) -> Decision:
+def read_decision(row: tuple) -> Decision:
+    """The decision in a row that begins with the columns of `SELECT`."""
     values = dict(zip(_FIELDS, row[1:], strict=False))
     values["trace_id"] = values["trace_id"].hex()
     for name in OBJECTS:
@@ -326,4 +339,4 @@ def _decision(row: tuple) -> Decision:
 
 def _recorded(cursor: sqlite3.Cursor) -> Recorded | None:
     row = cursor.fetchone()
-    return None if row is None else Recorded(row[0], _decision(row), row[-1])
+    return None if row is None else Recorded(row[0], read_decision(row), row[-1])

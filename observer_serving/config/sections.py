@@ -58,7 +58,8 @@ class BufferSettings(Section):
         default=10.0, description="(nats) A worker silent for so long loses its parts to the others"
     )
     record_age: Duration = Field(
-        default=7 * 86_400.0, description="(nats) How long decisions are remembered for late spans"
+        default=7 * 86_400.0,
+        description="(nats) How long decisions are remembered, where `retention.decisions` does not say",
     )
 
     @model_validator(mode="after")

@@ -77,8 +77,6 @@ class Settings(Section):
         for rule in self.notify.rules:
             if rule.metric.startswith("evaluator.") and rule.metric[10:] not in self.evaluators.rewards:
                 raise ValueError(f"notify.rules: no evaluator is named {rule.metric[10:]!r}")
-        if self.buffer.kind == "nats" and self.retention.decisions is not None:
-            raise ValueError("retention.decisions: with buffer.kind nats the record is shared; set buffer.record_age")
         if self.telemetry.endpoint is not None and self._is_own(self.telemetry.endpoint):
             raise ValueError("telemetry.endpoint: is this service itself; name another back end")
         names = [exporter.name for exporter in self.exporters]
@@ -86,6 +84,12 @@ class Settings(Section):
         if repeated is not None:
             raise ValueError(f"exporters: two are named {repeated!r}; rename one")
         return self
+
+    @property
+    def decisions_kept(self) -> float | None:
+        """For how many seconds decisions are kept; `None` for ever. A record that is shared always forgets."""
+        shared = self.buffer.record_age if self.buffer.kind == "nats" else None
+        return self.retention.decisions if self.retention.decisions is not None else shared
 
     def _is_own(self, url: str) -> bool:
         """Whether a URL leads to one of the listeners."""

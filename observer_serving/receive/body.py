@@ -1,12 +1,12 @@
 """The body of an HTTP request under ASGI, given up as soon as it is longer than allowed."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 from observer_serving.receive.compression import too_large
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class ClientGoneError(Exception):

@@ -84,6 +84,16 @@ class RefusedError(ObserverError):
         return orjson.dumps({"code": self.kind.grpc, "message": self.message, "details": details})
 
 
+def headers_of(refusal: RefusedError) -> dict[str, str]:
+    """What HTTP wants beside the body: when to come back, how to say who one is."""
+    headers: dict[str, str] = {}
+    if refusal.retry_after is not None:
+        headers["retry-after"] = str(max(1, math.ceil(refusal.retry_after)))
+    if refusal.kind is UNAUTHENTICATED:
+        headers["www-authenticate"] = "Bearer"
+    return headers
+
+
 def other_signal(signal: str) -> RefusedError:
     """The refusal of metrics, logs or profiles; not retryable."""
     return RefusedError(NOT_FOUND, f"observer takes traces only, not {signal}; set OTEL_{signal.upper()}_EXPORTER=none")

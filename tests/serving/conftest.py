@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nats_server import NatsServer, running_nats
 from serving.harness import Service
+from serving.nats_workers import Worker
 
 
 @pytest.fixture
@@ -31,3 +33,21 @@ def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service
     yield made
     if made.process is not None and made.process.poll() is None:
         made.kill()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsServer]:
+    with running_nats(tmp_path / "nats") as running:
+        yield running
+
+
+@pytest.fixture
+def worker(tmp_path: Path, server: NatsServer) -> Iterator[Callable[..., Worker]]:
+    """Start workers over the same server, each with a folder of its own."""
+    started: list[Worker] = []
+
+    def start(*, home: Path | None = None, **settings: Any) -> Worker:
+        started.append(Worker(home or tmp_path / f"home{len(started)}", server.url, **settings))
+        return started[-1]
+
+    return start

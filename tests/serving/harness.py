@@ -19,6 +19,8 @@ import yaml
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+RUN = "from observer_pipeline.cli import main; main()"
+
 
 class Service:
     """`observer serve` over one state folder; can be killed and started again."""
@@ -31,12 +33,14 @@ class Service:
         self.config.write_text(yaml.safe_dump({"listen": listen, **defaults, **settings}))
         self.client = httpx.Client(timeout=30)
         self.process: subprocess.Popen[str] | None = None
+        self.prelude = ""
+        """Python that the process runs first."""
         self.api = self.otlp_http = self.otlp_grpc = ""
 
     def start(self) -> "Service":
         log = self.home.with_suffix(".log").open("a")
         self.process = subprocess.Popen(
-            [sys.executable, "-c", "from observer_pipeline.cli import main; main()", "serve", "--config", self.config],
+            [sys.executable, "-c", self.prelude + RUN, "serve", "--config", self.config],
             env=os.environ | {"OBSERVER_HOME": str(self.home)},
             stdout=subprocess.PIPE,
             stderr=log,

@@ -1,5 +1,8 @@
 """Keys for sending, reading and administering, and TLS with and without client certificates."""
 
+import contextlib
+import select
+import socket
 import ssl
 import subprocess
 from pathlib import Path
@@ -143,3 +146,70 @@ def test_tls_on_all_listeners(service, pki: Path, mutual: bool):
         httpx.get(live.api.replace("https", "http") + "/healthz")
     with pytest.raises(httpx.ConnectError):
         httpx.get(live.api + "/healthz")  # signed by nobody this client knows
+
+
+# --- what is settled before a body is read
+
+
+def endless(url: str, head: bytes) -> int:
+    """The status code of a request whose body never ends, once the connection has."""
+    host, port = url.removeprefix("http://").split(":")
+    chunk = b"10000\r\n" + b"[" * 65536 + b"\r\n"
+    answer = b""
+    with socket.create_connection((host, int(port)), timeout=30) as connection, contextlib.suppress(ConnectionError):
+        connection.sendall(head)
+        for _ in range(2000):  # 125 MiB
+            readable, _, _ = select.select([connection], [], [], 0 if answer else 0.02)
+            if readable:
+                received = connection.recv(65536)
+                if not received:
+                    break
+                answer += received
+            connection.sendall(chunk)
+        else:
+            raise AssertionError("it takes in all that comes")
+    return int(answer.split()[1])
+
+
+def test_a_body_is_neither_read_without_a_key_nor_beyond_the_limit(service):
+    """The framework parses a body before any dependency runs; a stranger must not get that far."""
+    live: Service = service(keys={"ingest": "in", "admin": "ad"}, receive={"max_request": "1MiB"})
+    head = "{} {} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nauthorization: Bearer {}\r\n"
+    doors = [(live.api, path) for path in ("/v1/traces", "/v1/traces:score", "/v1/policy", "/nothing")]
+    for url, path in (*doors, (live.api, "/v1/model")):
+        method = "PUT" if path == "/v1/policy" else "POST"
+        for key, code in (("", 401), ("wrong", 401), ("in", 413)):
+            request = head.format(method, path, key) + "transfer-encoding: chunked\r\n\r\n"
+            answered = endless(url, request.encode())
+            assert answered == code, (url, path, key)
+    large = httpx.post(
+        live.api + "/v1/traces", content=b"[" * (2 << 20), timeout=30,
+        headers={"content-type": "application/json", "authorization": "bearer in"},
+    )  # fmt: skip
+    assert large.status_code == 413
+    assert "receive.max_request" in large.json()["error"]
+    refused = httpx.post(live.api + "/v1/traces", json=TRACE, timeout=30)
+    assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1"])
+def test_a_web_page_of_another_origin_changes_nothing(shared_service: Service, origin: str):
+    for method, path in (("POST", "/v1/model:rollback"), ("POST", "/v1/traces"), ("DELETE", "/v1/traces/x")):
+        answer = httpx.request(method, shared_service.api + path, headers={"origin": origin}, timeout=30)
+        assert (answer.status_code, "origin" in answer.json()["error"]) == (403, True)
+    own = httpx.post(shared_service.api + "/v1/traces", json=TRACE, headers={"origin": shared_service.api}, timeout=30)
+    assert own.status_code == 202
+
+
+@pytest.mark.parametrize(("host", "code"), [("evil.example", 403), ("localhost:8080", 200), ("[::1]:8080", 200)])
+def test_without_a_key_no_foreign_name_leads_here(shared_service: Service, host: str, code: int):
+    """A page may point its own name at 127.0.0.1 (DNS rebinding); its browser then takes our answers for that page's."""
+    answer = httpx.get(shared_service.api + "/v1/decisions", headers={"host": host}, timeout=30)
+    assert answer.status_code == code
+
+
+def test_a_page_of_ours_is_in_no_frame_and_loads_nothing_from_elsewhere(shared_service: Service):
+    for path in ("/", "/docs"):
+        policy = httpx.get(shared_service.api + path, timeout=30).headers["content-security-policy"]
+        assert "default-src 'self'" in policy
+        assert "frame-ancestors 'none'" in policy

@@ -131,6 +131,7 @@ def test_mutated_requests(service: Callable[..., Service]):
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(900)
 def test_twelve_thousand_malformed_payloads(service: Callable[..., Service]):
     live = service(receive={"max_request": "16MiB"})
     client = Client(live)

@@ -1,127 +1,26 @@
 """`buffer: nats` against a real nats-server: workers share the traces, and whatever ends or moves, each is decided once."""
 
-import asyncio
 import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import httpx
-import nats
-import orjson
 import pytest
-from nats.js.api import AckPolicy, ConsumerConfig
 from nats_server import NatsServer, needs_nats, running_nats
 from serving.harness import Service, make_request, new_trace, wait_until
+from serving.nats_workers import PARTS, Bare, Worker, decided_in_log, decision, of_part
 
-from observer_core.decisions import Decision
 from observer_core.errors import InputError
-from observer_core.home import Home
-from observer_serving.app import App
-from observer_serving.buffer.nats.buffer import NatsBuffer
 from observer_serving.buffer.nats.link import FencedError, LinkOptions, NatsLink
-from observer_serving.buffer.nats.record import ReplicatedRecord
 from observer_serving.buffer.protocol import BufferUnavailableError
 from observer_serving.buffer.received import JsonTrace, Received
-from observer_serving.config import Settings
-from observer_serving.receive.wire import cut
+from observer_serving.buffer.record import read_decisions
+from observer_serving.storage import read_storage
 
 pytestmark = needs_nats
-PARTS = 4
-
-
-class Worker:
-    """A whole service without listeners, in this process; `cut_off` is what a machine that dies looks like."""
-
-    def __init__(self, folder: Path, url: str, **settings: Any) -> None:
-        self.settings = Settings.model_validate(
-            {
-                "listen": {"api": None, "otlp_http": None, "otlp_grpc": None},
-                "buffer": {"kind": "nats", "url": url, "parts": PARTS, "lease": "6s", "max_bytes": "200MiB"},
-                "assembly": {"quiet_period": "200ms", "timeout": "20s"},
-                "spool": {"max_age": "300ms"},
-                "policy": {"keep_threshold": 0.5, "hash_key": "test"},
-                "drain": "10s",
-            }
-            | settings
-        )
-        self.app = App(self.settings, Home(folder))
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        self.do(self.app.start())
-
-    def do(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
-
-    @property
-    def buffer(self) -> NatsBuffer:
-        assert isinstance(self.app.wal, NatsBuffer)
-        return self.app.wal
-
-    def send(self, *traces: tuple[bytes, list[bytes]], attribute: str = "") -> None:
-        """Take traces in, as a receiver does; returns once they are confirmed."""
-        request = make_request(*traces, question=attribute or "Which river?")
-        pieces = cut(request, request.SerializeToString()).pieces
-        self.do(self.app.wal.append(Received(time.time_ns(), tuple(pieces))))
-
-    def decisions(self) -> dict[str, Decision]:
-        return {d.trace_id: d for d in self.app.record.find({}, limit=100_000)[0]}
-
-    def decided_here(self) -> int:
-        """Traces this worker decided itself."""
-        metrics = self.app.engine._metrics
-        return int(sum(s.value for m in (metrics.traces_kept, metrics.traces_dropped) for s in m.collect()[0].samples
-                       if s.name.endswith("_total")))  # fmt: skip
-
-    def stop(self) -> None:
-        self.do(self.app.stop())
-
-    def cut_off(self) -> None:
-        """End the connection at once, with everything open, and never decide again."""
-        link = self.app._storage.record._link
-        link.call(link._client._close(nats.NATS.CLOSED))
-        self.app.engine._stopping.set()
-        self.app.engine.put(None)
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with running_nats(tmp_path / "nats") as running:
-        yield running
-
-
-@pytest.fixture
-def worker(tmp_path: Path, server: NatsServer) -> Iterator[Callable[..., Worker]]:
-    """Start workers over the same server, each with a folder of its own."""
-    started: list[Worker] = []
-
-    def start(**settings: Any) -> Worker:
-        started.append(Worker(tmp_path / f"home{len(started)}", server.url, **settings))
-        return started[-1]
-
-    return start
-
-
-def decided_in_log(url: str, prefix: str = "observer") -> list[str]:
-    """The trace id of every decision ever written to the shared log, in order."""
-
-    async def read() -> list[str]:
-        client = await nats.connect(url)
-        stream = client.jetstream()
-        config = ConsumerConfig(ack_policy=AckPolicy.NONE)
-        made = await stream.add_consumer(f"{prefix}-record", config)
-        feed = await stream.pull_subscribe_bind(consumer=made.name, stream=f"{prefix}-record")
-        ids: list[str] = []
-        for _ in range((await stream.stream_info(f"{prefix}-record")).state.messages):
-            (message,) = await feed.fetch(1, timeout=10)
-            ids += [fields["trace_id"] for fields, _ in orjson.loads(message.data).get("decided", ())]
-        await client.close()
-        return ids
-
-    return asyncio.run(read())
 
 
 def test_workers_share_the_traces_and_all_know_every_decision(worker: Callable[..., Worker], server: NatsServer):
@@ -249,42 +148,20 @@ def test_replicas_share_epochs_and_hash_key(worker: Callable[..., Worker]):
         one.send(*(new_trace(2) for _ in range(8)))
     wait_until(lambda: len(one.decisions()) == len(two.decisions()) == 80, seconds=60)
     by_epoch: dict[int, set[float | None]] = {}
-    for decision in one.decisions().values():
-        minute = int(decision.decided_at[14:16])  # an epoch is a tenth of the window
-        by_epoch.setdefault(minute, set()).add(decision.threshold)
+    for decided in one.decisions().values():
+        minute = int(decided.decided_at[14:16])  # an epoch is a tenth of the window
+        by_epoch.setdefault(minute, set()).add(decided.threshold)
     assert all(len(thresholds) == 1 for thresholds in by_epoch.values()), by_epoch
     assert one.app._storage.own_key == two.app._storage.own_key
+    file, key = read_storage(one.settings, one.home / "serving")  # as `observer policy simulate` does
+    assert key == one.app._storage.own_key
+    assert {d.trace_id for d in read_decisions(file)} == one.decisions().keys()
     one.stop()
     two.stop()
 
 
-class Fixture:
-    """A link with its record, and no service around it."""
-
-    def __init__(self, folder: Path, url: str) -> None:
-        folder.mkdir()
-        self.link = NatsLink(LinkOptions(url, parts=PARTS, max_bytes=100 << 20))
-        self.record = ReplicatedRecord(folder, self.link)
-
-    def own(self, part: int) -> None:
-        self.record.own(part, self.link.call(self.record.mark(part)))
-
-
-def decision(trace_id: bytes) -> Decision:
-    return Decision(
-        trace_id=trace_id.hex(), decision="keep", reason="score", p_wrong=0.9, p_wrong_raw=0.9, threshold=0.5,
-        keep_probability=1.0, severity="high", model="m", model_version="1", policy_version="p", project="x",
-        mode="enforce", would_decide="keep", complete_reason="root_ended", spans=1,
-        received_at="2026-01-01T00:00:00Z", decided_at="2026-01-01T00:00:01Z", latency_ms=1.0,
-    )  # fmt: skip
-
-
-def of_part(link: NatsLink, part: int) -> bytes:
-    return next(i for i in (new_trace(1)[0] for _ in range(10_000)) if link.part_of(i) == part)
-
-
 def test_a_worker_that_lost_a_part_without_knowing_cannot_decide(tmp_path: Path, server: NatsServer):
-    old, new = Fixture(tmp_path / "old", server.url), Fixture(tmp_path / "new", server.url)
+    old, new = Bare(tmp_path / "old", server.url), Bare(tmp_path / "new", server.url)
     lost: list[int] = []
     old.record.on_lost = lost.append
     for part in range(PARTS):
@@ -309,12 +186,11 @@ def test_a_worker_that_lost_a_part_without_knowing_cannot_decide(tmp_path: Path,
     assert recorded.decision.late_spans == 0
     assert sorted(decided_in_log(server.url)) == sorted(i.hex() for i in (first, second, elsewhere))
     for one in (old, new):
-        one.record.close()
-        one.link.close()
+        one.close()
 
 
 def test_a_view_that_was_lost_is_made_again_from_the_log(tmp_path: Path, server: NatsServer):
-    first = Fixture(tmp_path / "first", server.url)
+    first = Bare(tmp_path / "first", server.url)
     first.own(0)
     trace_id = of_part(first.link, 0)
     (row,) = first.record.add([(decision(trace_id), b"a" * 8)])
@@ -324,7 +200,7 @@ def test_a_view_that_was_lost_is_made_again_from_the_log(tmp_path: Path, server:
     first.record.set_exported([trace_id.hex()])
     first.record.add_shadows([(trace_id.hex(), "other", {"p_wrong": 0.1})])
     first.record.settle([(row or 0, trace_id.hex())])
-    again = Fixture(tmp_path / "again", server.url)
+    again = Bare(tmp_path / "again", server.url)
     wait_until(lambda: again.record.get(trace_id.hex()) == first.record.get(trace_id.hex()))
     wait_until(lambda: again.record.is_settled(again.record.lookup(trace_id)))  # type: ignore[arg-type]
     found = again.record.lookup(trace_id)
@@ -333,8 +209,7 @@ def test_a_view_that_was_lost_is_made_again_from_the_log(tmp_path: Path, server:
     assert (found.decision.exported, found.decision.shadow) == (True, {"other": {"p_wrong": 0.1}})
     assert again.record.count() == 1
     for one in (first, again):
-        one.record.close()
-        one.link.close()
+        one.close()
 
 
 def test_a_message_is_stored_under_its_condition_only(tmp_path: Path, server: NatsServer):

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from serving.test_switch import make_run
 from observer_core.errors import InputError
 from observer_serving.config import read_settings
 from observer_serving.config.reference import reference
+from observer_serving.listen import bind
 
 ROOT = Path(__file__).parents[2]
 TRACE = {"question": "q", "final_answer": "a"}
@@ -128,3 +130,10 @@ def _balanced(live: Service) -> bool:
     except AssertionError:
         return False
     return True
+
+
+def test_answers_do_not_wait_for_the_client_to_confirm_their_head():
+    with bind("api", "127.0.0.1:0") as listening, socket.create_connection(listening.getsockname()):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -14,6 +14,7 @@ from serving.harness import Service
 
 from observer_core.decision.protocol import Score
 from observer_core.decisions import Decision
+from observer_core.errors import InputError
 from observer_core.policy import Bounds, PolicyFacts, decide, read_policy, uniform
 from observer_core.simulate import simulate
 from observer_serving.clock import rfc3339
@@ -65,7 +66,7 @@ def test_another_threshold_and_a_budget_give_their_own_shares():
     assert thrifty.expected / thrifty.traces == pytest.approx(0.1, abs=0.01)
 
 
-def test_what_the_record_does_not_hold_is_named():
+def test_what_the_record_does_not_hold_is_refused_by_name_or_left_out_on_request():
     rules = [
         {"name": "errors", "when": {"span.status": "error"}, "keep": 1},
         {"name": "bank", "when": {"project": "bank", "min_spans": 2}, "keep": 1},
@@ -74,7 +75,13 @@ def test_what_the_record_does_not_hold_is_named():
     decisions = recorded(400, read_policy({"keep_threshold": 0.6}))
     decisions[0] = replace(decisions[0], reason="rule:errors")
     decisions[1] = replace(decisions[1], reason="scorer_failed", p_wrong=None)
-    result = simulate(decisions, policy, KEY)
+    with pytest.raises(InputError, match=r"rule 'errors' looks at span\.status, .*--without errors"):
+        simulate(decisions, policy, KEY)
+    with pytest.raises(InputError, match=r"min_share looks at user\.tier, .*--without min_share"):
+        simulate(decisions, policy, KEY, without=["errors"])
+    with pytest.raises(InputError, match="no rule is named 'error'; it has bank, errors, min_share"):
+        simulate(decisions, policy, KEY, without=["error"])
+    result = simulate(decisions, policy, KEY, without=["errors", "min_share"])
     assert result.left_out == {"errors": "span.status", "min_share": "user.tier"}
     assert result.taken_by_left_out == 1
     assert result.total.unscored == 1
@@ -101,7 +108,12 @@ def test_the_command_reads_a_running_service(service, tmp_path: Path):
     total = json.loads(done.stdout)["total"]
     assert (total["traces"], total["kept"], total["would_keep"]) == (5, 5, 0)
     assert "5 decisions replayed" in observer(str(other)).stdout
-    nothing = observer(str(other), "--since", "2999-01-01T00:00:00Z")
+    other.write_text("policy: {rules: [{name: slow, when: {tool: search}, keep: 1}]}")
+    refused = observer(str(other))
+    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    assert "rule 'slow' looks at tool" in refused.stderr
+    assert "left out: slow, which looks at tool" in observer(str(other), "--without", "slow").stdout
+    nothing = observer(str(other), "--without", "slow", "--since", "2999-01-01T00:00:00Z")
     assert (nothing.returncode, nothing.stderr.count("\n")) == (2, 1)
 
 

@@ -20,8 +20,9 @@ from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
 
 from observer_core.errors import ObserverError
+from observer_serving.buffer.nats.feed import Feed, delete, messages, part_consumer
 from observer_serving.buffer.nats.leases import Leases
-from observer_serving.buffer.nats.link import Feed, LinkError, NatsLink, part_consumer
+from observer_serving.buffer.nats.link import LinkError, NatsLink
 from observer_serving.buffer.nats.record import ReplicatedRecord
 from observer_serving.buffer.protocol import BufferUnavailableError, Damage, Intake, Logged, group_by_part
 from observer_serving.buffer.received import Received
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 
 _FETCH = 32
 _IDLE_SECONDS = 1.0
+_UNREADABLE = (struct.error, ValueError, IndexError, KeyError)
 _BUSY_SECONDS = 0.05
 _INCOMPLETE_SECONDS = 900.0
 """How long pieces of a message wait for their rest, whose sender was told to come back long ago. Much longer than
@@ -142,6 +144,9 @@ class NatsBuffer:
             self._acknowledging = True
             self._link.start(self._acknowledge())
 
+    def erase(self, trace_id: bytes) -> int:
+        return self._link.call(self._erase(trace_id), timeout=None)
+
     def flush(self) -> None:
         """Take nothing in and nothing out any more; the parts stay this worker's until `close`."""
         if not self._stopping:
@@ -174,6 +179,35 @@ class NatsBuffer:
         for result in await asyncio.gather(*work, return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result
+
+    async def _erase(self, trace_id: bytes) -> int:
+        """Write the messages that hold a trace again without it, then have the server overwrite them.
+
+        What else was in them comes to its owner a second time, which changes nothing: spans are known by their ids.
+        """
+        erased = 0
+        wholes: dict[bytes, dict[int, tuple[int, bytes]]] = {}
+        part = self._link.part_of(trace_id)
+        async for number, data in messages(self._link, self._link.spans_stream, self._link.spans_subject(part)):
+            try:
+                name, index, count = _PIECE.unpack_from(data)
+                pieces = wholes.setdefault(name, {})
+                pieces[index] = number, data[_PIECE.size :]
+                if len(pieces) < count:
+                    continue
+                del wholes[name]
+                received = Received.decode(b"".join(pieces[i][1] for i in range(count)))
+            except _UNREADABLE:  # none of ours; whoever serves the part takes it out
+                continue
+            kept = tuple(item for item in received.items if item.trace_id != trace_id)
+            if len(kept) == len(received.items):
+                continue
+            if kept:
+                await self._publish(Received(received.received_ns, kept))
+            for place, _ in pieces.values():
+                await delete(self._link, self._link.spans_stream, place)
+            erased += len(received.items) - len(kept)
+        return erased
 
     # -- working
 
@@ -265,7 +299,7 @@ class NatsBuffer:
                 data = b"".join(whole.pieces[i] for i in range(count))
                 replies = whole.replies
             received = Received.decode(data)
-        except (struct.error, ValueError, IndexError, KeyError) as error:
+        except _UNREADABLE as error:
             log.error("message %d of %s is none of ours, it is left out: %s", number, self._link.spans_stream, error)
             self._link.start(self._acknowledge_now([message.reply]))
             return None
@@ -315,7 +349,7 @@ class NatsBuffer:
 
     async def _watch(self) -> None:
         """Keep `size` up to date."""
-        while not self._stopping:
+        while not (self._stopping or self._link.closed):
             try:
                 state = (await self._link.stream.stream_info(self._link.spans_stream)).state
                 self._size, self._messages = state.bytes, state.messages

@@ -41,7 +41,7 @@ class Leases:
         self._paused = True
 
     async def run(self) -> None:
-        while not self._closed:
+        while not (self._closed or self._link.closed):
             try:
                 await self._round()
             except (NatsError, OSError, TimeoutError) as error:

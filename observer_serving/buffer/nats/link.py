@@ -6,7 +6,7 @@
     <prefix>-shared   key-value: what all replicas must have in common for ever (the number of parts, the hash key)
     <prefix>-epochs   key-value, expires: the epochs of the review budgets
 
-nats-py is imported here only, so that the service runs without it.
+nats-py is imported in this folder only, so that the service runs without it.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import nats
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, DiscardPolicy, KeyValueConfig, RetentionPolicy
+from nats.js.api import DiscardPolicy, KeyValueConfig, RetentionPolicy
 from nats.js.api import StreamConfig as _StreamConfig
 from nats.js.errors import APIError, KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
 from nats.js.kv import KeyValue
@@ -138,6 +138,11 @@ class NatsLink:
         return self._client is not None and self._client.is_connected
 
     @property
+    def closed(self) -> bool:
+        """Whether the connection has ended for good: nothing more comes of waiting."""
+        return self._client is not None and self._client.is_closed
+
+    @property
     def max_payload(self) -> int:
         """Bytes that fit into one message, headers apart."""
         return (self._client.max_payload if self._client else 0) - _HEADER_BYTES
@@ -158,6 +163,10 @@ class NatsLink:
     def beside_subject(self) -> str:
         """For additions to the record that any worker may make."""
         return f"{self.options.prefix}.record.beside"
+
+    def again_subject(self, number: int) -> str:
+        """For what is left of the record's message `number`, once a trace has been taken out of it."""
+        return f"{self.options.prefix}.record.again.{number}"
 
     # -- on the loop
 
@@ -236,31 +245,47 @@ class NatsLink:
             return await self.stream.create_key_value(config)
 
     async def _stream(self, **config: Any) -> None:
+        """Make a stream, or give the one that is there the limits of the settings."""
         try:
-            await self.stream.stream_info(config["name"])
+            made = (await self.stream.stream_info(config["name"])).config
         except NotFoundError:
             await self.stream.add_stream(_StreamConfig(**config))
+            return
+        limits = {name: config[name] for name in ("max_bytes", "max_age", "duplicate_window") if name in config}
+        if any(getattr(made, name) != value for name, value in limits.items()):
+            await self.stream.update_stream(made.evolve(**limits))
 
-    async def publish(self, subject: str, payload: bytes, *, message_id: str, expected: int | None = None) -> int:
+    async def publish(
+        self,
+        subject: str,
+        payload: bytes,
+        *,
+        message_id: str,
+        expected: int | None = None,
+        expected_in_stream: int | None = None,
+    ) -> int:
         """Store a message; returns its number in the stream. Tries twice, which the message id makes harmless.
 
         Args:
             expected: the number of the subject's last message, as a condition.
+            expected_in_stream: the number of the stream's last message, as a condition.
 
         Raises:
-            FencedError: the subject's last message is another one.
+            FencedError: the last message is another one.
             StreamFullError: the stream has reached its limit.
             LinkError: no answer: the message may be stored or not.
         """
         headers = {"Nats-Msg-Id": message_id}
         if expected is not None:
             headers["Nats-Expected-Last-Subject-Sequence"] = str(expected)
+        if expected_in_stream is not None:
+            headers["Nats-Expected-Last-Sequence"] = str(expected_in_stream)
         for attempt in itertools.count(1):
             try:
                 return (await self.stream.publish(subject, payload, timeout=ANSWER_SECONDS, headers=headers)).seq
             except APIError as error:
                 if error.err_code == _WRONG_LAST_SEQUENCE:
-                    raise FencedError(f"{subject} has another last message than {expected}") from None
+                    raise FencedError(f"{subject}: {error.description}") from None
                 if error.err_code in _STREAM_FULL:
                     raise StreamFullError(f"NATS cannot hold more: {error.description}") from None
                 problem: Exception = error
@@ -276,8 +301,9 @@ class NatsLink:
             await self._client.publish(reply, b"+ACK")
 
     async def last_number(self, stream: str) -> int:
-        """The number of a stream's last message."""
-        return (await self.stream.stream_info(stream)).state.last_seq
+        """The number of a stream's last message; 0 when there is none (any more: they expire)."""
+        state = (await self.stream.stream_info(stream)).state
+        return state.last_seq if state.messages else 0
 
 
 class SharedValues:
@@ -302,82 +328,3 @@ class SharedValues:
             return (await self._bucket.get(key)).value
         except KeyNotFoundError:
             return None
-
-
-class FeedLostError(ObserverError):
-    """Messages on their way here may be lost with a connection; read again from what is known."""
-
-
-class Feed:
-    """Messages of one consumer, in order. Says so when some may have been lost on the way."""
-
-    def __init__(self, link: NatsLink, stream: str, consumer: str, subscription: Any) -> None:
-        self._link = link
-        self._stream = stream
-        self._consumer = consumer
-        self._subscription = subscription
-        self._generation = link.generation
-        self._seen = 0
-        self._behind = 0
-
-    @classmethod
-    async def open(cls, link: NatsLink, stream: str, config: ConsumerConfig) -> "Feed":
-        """A feed over a new consumer."""
-        made = await link.stream.add_consumer(stream, config)
-        return cls(link, stream, made.name, await link.stream.pull_subscribe_bind(consumer=made.name, stream=stream))
-
-    async def next(self, most: int, *, seconds: float) -> list[Any]:
-        """Up to `most` messages, none after `seconds` without any.
-
-        Raises:
-            FeedLostError: see there.
-        """
-        if self._link.generation != self._generation:
-            raise FeedLostError("the connection was renewed")
-        try:
-            messages = await self._subscription.fetch(most, timeout=seconds)
-        except TimeoutError:
-            await self._check()
-            return []
-        self._seen += len(messages)
-        self._behind = 0
-        return messages
-
-    async def pending(self) -> int:
-        """Messages not sent here yet."""
-        return (await self._link.stream.consumer_info(self._stream, self._consumer)).num_pending or 0
-
-    async def close(self) -> None:
-        await self._subscription.unsubscribe()
-
-    async def _check(self) -> None:
-        try:
-            info = await self._link.stream.consumer_info(self._stream, self._consumer)
-        except NotFoundError:
-            raise FeedLostError(f"the consumer {self._consumer} is gone") from None
-        delivered = info.delivered.consumer_seq if info.delivered else 0
-        self._behind = self._behind + 1 if delivered > self._seen else 0
-        if self._behind > 1:  # twice: the first time they may have been under way
-            raise FeedLostError(f"{delivered - self._seen} messages were sent and did not arrive")
-
-
-def record_consumer(start: int) -> ConsumerConfig:
-    """Reads the record from message number `start` on."""
-    return ConsumerConfig(
-        ack_policy=AckPolicy.NONE,
-        deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
-        opt_start_seq=start,
-        inactive_threshold=60.0,
-    )
-
-
-def part_consumer(name: str, subject: str) -> ConsumerConfig:
-    """Reads everything of a part that nobody has dealt with, and keeps it until it is acknowledged."""
-    return ConsumerConfig(
-        durable_name=name,
-        filter_subject=subject,
-        ack_policy=AckPolicy.EXPLICIT,
-        deliver_policy=DeliverPolicy.ALL,
-        ack_wait=3600.0,  # a worker that is gone loses its part, and with it the consumer, long before
-        max_ack_pending=-1,
-    )

@@ -20,9 +20,11 @@ import orjson
 from nats.errors import Error as NatsError
 
 from observer_core.decisions import Decision
-from observer_serving.buffer.nats.link import Feed, FeedLostError, FencedError, LinkError, NatsLink, record_consumer
+from observer_serving.buffer.nats.again import write_again
+from observer_serving.buffer.nats.feed import Feed, FeedLostError, record_consumer
+from observer_serving.buffer.nats.link import FencedError, LinkError, NatsLink
 from observer_serving.buffer.protocol import group_by_part
-from observer_serving.buffer.record import DecisionRecord, Recorded
+from observer_serving.buffer.record import SELECT, DecisionRecord, Recorded, read_decision
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +39,7 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS applied (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL);
 INSERT OR IGNORE INTO applied VALUES (1, 0);
 CREATE TABLE IF NOT EXISTS settled_parts (part INTEGER PRIMARY KEY, id INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS erasing (trace_id BLOB PRIMARY KEY, id INTEGER) WITHOUT ROWID;
 """
 
 
@@ -61,6 +64,8 @@ class ReplicatedRecord(DecisionRecord):
         (self._count,) = self._db.execute("SELECT count(*) FROM decisions").fetchone()
         self._fences: dict[int, int] = {}  # parts that are ours → the number of their last message
         self._written: dict[str, int] = {}  # trace id → row, of an `add` that did not end
+        self._erasing: set[bytes] = set()  # traces this process is erasing right now
+        self._writing = threading.Lock()  # the view has two writers: the follower, and what removes old rows
         self._progress = threading.Condition()
         self._closing = False
         self._following: asyncio.Future[None] = link.call(self._start_following())
@@ -96,7 +101,11 @@ class ReplicatedRecord(DecisionRecord):
             ObserverError: NATS did not confirm all of it; call again with the same decisions.
         """
         events = [[decision.to_json(), base64.b64encode(span_ids).decode()] for decision, span_ids in decided]
-        new = [place for place, (decision, _) in enumerate(decided) if decision.trace_id not in self._written]
+        new = [
+            place
+            for place, (decision, _) in enumerate(decided)
+            if decision.trace_id not in self._written and not self.erased(bytes.fromhex(decision.trace_id))
+        ]
         places = {
             part: [new[i] for i in some] for part, some in self._by_part([decided[p][0].trace_id for p in new]).items()
         }
@@ -131,10 +140,67 @@ class ReplicatedRecord(DecisionRecord):
     def count(self) -> int:
         return self._count
 
+    def remove_before(self, moment: str, *, limit: int) -> int:
+        """As the base says, in this replica's view; the log forgets by itself."""
+        with self._writing, self._transaction():
+            old = self._db.execute(
+                "SELECT id, trace_id FROM decisions WHERE decided_at < ? ORDER BY decided_at LIMIT ?", (moment, limit)
+            ).fetchall()
+            gone = [(row,) for row, trace_id in old if row <= self._settled_parts.get(self._link.part_of(trace_id), 0)]
+            self._db.executemany("DELETE FROM decisions WHERE id = ?", gone)
+            self._count -= len(gone)
+        return len(gone)
+
+    # -- erasing
+
+    def erase(self, trace_id: bytes) -> bool:
+        """Have every replica forget a trace but for its id, and the log too; whether this one knew a decision.
+
+        Raises:
+            ObserverError: NATS did not confirm it; call again.
+        """
+        known = self.lookup(trace_id) is not None
+        self._erasing.add(trace_id)
+        try:
+            if not self.erased(trace_id):
+                number = self._write_beside("erased", [trace_id.hex()])
+                self._await(number)
+            self._take_out_of_log(trace_id)
+        finally:
+            self._erasing.discard(trace_id)
+        return known
+
+    def erasing(self) -> list[bytes]:
+        return [trace_id for (trace_id,) in self._reader().execute("SELECT trace_id FROM erasing")]
+
+    def finish_erasing(self, trace_id: bytes) -> None:
+        with self._writing, self._transaction():
+            self._db.execute("DELETE FROM erasing WHERE trace_id = ?", (trace_id,))
+
+    def _take_out_of_log(self, trace_id: bytes) -> None:
+        """Write the message with a trace's decision again without it, unless another replica has, and have it
+        overwritten; then the view's own files."""
+        found = self._reader().execute("SELECT id FROM erasing WHERE trace_id = ?", (trace_id,)).fetchone()
+        if found is not None and found[0] is not None:
+            work = write_again(self._link, found[0] >> _ROW_BITS, trace_id.hex(), self._rows_of)
+            self._link.call(work, timeout=None)
+        with self._writing:
+            self._scrub()
+
+    def _rows_of(self, number: int) -> tuple[int, list[list[Any]]]:
+        """What the view holds of message `number`, and up to which message of the log the view is."""
+        bounds = number << _ROW_BITS, (number + 1) << _ROW_BITS
+        with self._writing:
+            rows = self._db.execute(f"{SELECT}, span_ids FROM decisions WHERE id >= ? AND id < ?", bounds).fetchall()
+            return self._applied, [
+                [row[0], read_decision(row).to_json(), base64.b64encode(row[-1]).decode()] for row in rows
+            ]
+
     def close(self) -> None:
         self._closing = True
         self._link.call(self._stop_following())
-        super().close()
+        with self._writing:  # what the follower began goes on, on a thread of its own
+            super().close()
 
     def _reading(self) -> sqlite3.Connection:
         return self._reader()  # the writing connection is the follower's
@@ -188,13 +254,17 @@ class ReplicatedRecord(DecisionRecord):
 
         self._link.call(write_all(), timeout=None)
 
-    def _write_beside(self, kind: str, events: list[Any]) -> None:
-        async def write() -> None:
+    def _write_beside(self, kind: str, events: list[Any]) -> int:
+        """Write events that belong to no part; returns the number of the last message."""
+
+        async def write() -> int:
+            number = 0
             for chunk in self._chunks([orjson.dumps(event) for event in events]):
                 body = _message(kind, [data for _, data in chunk])
-                await self._link.publish(self._link.beside_subject, body, message_id=secrets.token_hex(12))
+                number = await self._link.publish(self._link.beside_subject, body, message_id=secrets.token_hex(12))
+            return number
 
-        self._link.call(write(), timeout=None)
+        return self._link.call(write(), timeout=None)
 
     def _chunks(self, items: list[bytes]) -> list[list[tuple[int, bytes]]]:
         """The items with their places, as many at once as fit into a message."""
@@ -231,7 +301,7 @@ class ReplicatedRecord(DecisionRecord):
         await asyncio.gather(self._following, return_exceptions=True)
 
     async def _follow(self) -> None:
-        while not self._closing:
+        while not (self._closing or self._link.closed):
             try:
                 feed = await Feed.open(self._link, self._link.record_stream, record_consumer(self._applied + 1))
                 try:
@@ -242,40 +312,61 @@ class ReplicatedRecord(DecisionRecord):
                 finally:
                     await feed.close()
             except (NatsError, OSError, TimeoutError, FeedLostError, sqlite3.Error) as error:
+                if self._link.closed:
+                    continue
                 log.warning("reading the record's log again: %s", str(error) or type(error).__name__)
                 await asyncio.sleep(_RETRY_SECONDS)
+        if not self._closing:
+            log.error("the connection to NATS was ended for good; restart the service")
 
     def _apply(self, messages: Sequence[Any]) -> None:
         """Bring the view up to these messages, all or nothing."""
         settled: dict[int, int] = {}
+        erased: list[bytes] = []
         added = 0
-        with self._transaction():
-            for message in messages:
-                number = message.metadata.sequence.stream
-                added += self._apply_one(number, orjson.loads(message.data), settled)
-            self._db.execute("UPDATE applied SET number = ?", (number,))
-        self._count += added
-        self._settled_parts.update(settled)
-        with self._progress:
-            self._applied = number
-            self._progress.notify_all()
+        with self._writing:
+            with self._transaction():
+                for message in messages:
+                    number = message.metadata.sequence.stream
+                    added += self._apply_one(number, orjson.loads(message.data), settled, erased)
+                self._db.execute("UPDATE applied SET number = ?", (number,))
+            self._count += added
+            self._settled_parts.update(settled)
+            with self._progress:
+                self._applied = number
+                self._progress.notify_all()
+        for trace_id in erased:
+            if self.on_erased is not None and trace_id not in self._erasing:
+                self.on_erased(trace_id)
 
-    def _apply_one(self, number: int, event: dict[str, Any], settled: dict[int, int]) -> int:
-        """Apply one message; returns how many decisions it added."""
+    def _apply_one(self, number: int, event: dict[str, Any], settled: dict[int, int], erased: list[bytes]) -> int:
+        """Apply one message; returns by how many decisions there are more."""
         added = 0
         for index, (fields, span_ids) in enumerate(event.get("decided", ())):
-            row = number << _ROW_BITS | index
-            decision = Decision.from_json(fields)
-            if self._insert("OR IGNORE", row, decision, base64.b64decode(span_ids)).rowcount == 0:
-                log.error("the log decides trace %s twice; the first decision stands", decision.trace_id)
-            else:
-                added += 1
+            added += self._add_row(number << _ROW_BITS | index, fields, span_ids, again=False)
+        for row, fields, span_ids in event.get("again", ()):
+            added += self._add_row(row, fields, span_ids, again=True)
+        for trace_id in map(bytes.fromhex, event.get("erased", ())):
+            row = self._db.execute("SELECT id FROM decisions WHERE trace_id = ?", (trace_id,)).fetchone()
+            self._db.execute("INSERT OR IGNORE INTO erasing VALUES (?, ?)", (trace_id, row and row[0]))
+            added -= self._forget(trace_id)
+            self._erased.add(trace_id)
+            erased.append(trace_id)
         self._update_late([(trace_id, base64.b64decode(ids)) for trace_id, ids in event.get("late", ())])
         for part, row in event.get("settled", ()):
             self._db.execute("INSERT OR REPLACE INTO settled_parts VALUES (?, ?)", (part, row))
             settled[part] = row
         self._update_exported(event.get("exported", ()))
         self._update_shadows(event.get("shadows", ()))
+        return added
+
+    def _add_row(self, row: int, fields: dict[str, Any], span_ids: str, *, again: bool) -> int:
+        decision = Decision.from_json(fields)
+        if bytes.fromhex(decision.trace_id) in self._erased:
+            return 0
+        added = self._insert("OR IGNORE", row, decision, base64.b64decode(span_ids)).rowcount
+        if not added and not again:
+            log.error("the log decides trace %s twice; the first decision stands", decision.trace_id)
         return added
 
 
