@@ -3,6 +3,7 @@
 import os
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 from isal.isal_zlib import crc32
 
@@ -58,3 +59,19 @@ def entry_at(data: bytes, position: int) -> bytes | None:
         return None
     payload = data[start : start + length]
     return payload if crc32(payload) == crc else None
+
+
+def takes_data(folder: Path) -> bool:
+    """Whether a block can be written and synced there now."""
+    file = folder / "probe"
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            os.write(descriptor, bytes(4096))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+            file.unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True

@@ -21,7 +21,7 @@ from pathlib import Path
 from observer_core.files import fsync_dir, write_whole
 from observer_serving.buffer.protocol import BufferUnavailableError, Damage, Logged
 from observer_serving.buffer.received import Received
-from observer_serving.buffer.segments import ENTRY, MAGIC, entry_at, framed, payloads, write_all
+from observer_serving.buffer.segments import ENTRY, MAGIC, entry_at, framed, payloads, takes_data, write_all
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +29,7 @@ _SUFFIX = ".wal"
 _REWRITTEN = ".rewritten"
 _MAX_COMMIT_BYTES = 32 << 20
 
+_PROBE_SECONDS = 1.0
 _sync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
 
@@ -285,13 +286,17 @@ class WriteAheadLog:
     def _run(self) -> None:
         while True:
             with self._lock:
-                while not (self._waiting or self._stopping or self._rolling or self._nobody_holds_active()):
-                    self._lock.wait()
+                woken = True
+                while woken and not (self._waiting or self._stopping or self._rolling or self._nobody_holds_active()):
+                    woken = self._lock.wait(_PROBE_SECONDS if self.failure else None)
                 if self._rolling:
                     self._close_segment()
                     continue
                 if not self._waiting and self._stopping:
                     return
+            if not woken:
+                self._probe()
+                continue
             if not self._waiting:
                 self._retire()
                 continue
@@ -303,6 +308,12 @@ class WriteAheadLog:
                     size += batch[-1].size
                 self._waiting_bytes -= size
             self._commit(batch)
+
+    def _probe(self) -> None:
+        """Look whether the disk takes data again: no balancer sends any only to be refused."""
+        if takes_data(self._folder):
+            self.failure = None
+            log.info("the log in %s can be written again", self._folder)
 
     def _commit(self, batch: list[_Waiting]) -> None:
         try:

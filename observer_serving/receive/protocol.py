@@ -5,6 +5,7 @@ collected once and an answer is one write. Requests of one connection are answer
 one is being answered and the next has come, nothing further is read.
 """
 
+import asyncio
 import logging
 from collections import deque
 from dataclasses import dataclass, field
@@ -29,6 +30,9 @@ from observer_serving.receive.status import (
 log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 64 << 10
+LINGER_SECONDS = 5.0
+"""How long the rest of a body is taken in and thrown away after its request was refused: who is still sending would not
+see the answer if the connection were closed at once."""
 
 
 @dataclass(slots=True)
@@ -41,6 +45,7 @@ class _Exchange:
     size: int = 0
     is_complete: bool = False
     answer: Answer | None = None
+    closes: bool = False
 
 
 class OtlpProtocol(HttpToolsProtocol):
@@ -61,6 +66,7 @@ class OtlpProtocol(HttpToolsProtocol):
         self._newest: _Exchange | None = None  # whose body comes, if it does
         self._answering = False
         self._shutting_down = False
+        self._end_of_patience: asyncio.TimerHandle | None = None
 
     # -- what comes
 
@@ -114,6 +120,10 @@ class OtlpProtocol(HttpToolsProtocol):
         exchange, self._newest = self._newest, None
         if exchange is not None:
             exchange.is_complete = True
+        if exchange is not None and self._end_of_patience is not None:
+            self._end_of_patience.cancel()
+            self._end_of_patience = None
+            self._rest(exchange)
         self._advance()
 
     # -- what goes
@@ -158,7 +168,15 @@ class OtlpProtocol(HttpToolsProtocol):
         if exchange.request.method != "HEAD":
             head.append(answer.body)
         self.transport.write(b"".join(head))
-        if closes:
+        exchange.closes = closes
+        if exchange.is_complete:
+            self._rest(exchange)
+        else:
+            self._end_of_patience = self.loop.call_later(LINGER_SECONDS, self.transport.close)
+
+    def _rest(self, exchange: _Exchange) -> None:
+        """After a whole request and its answer: close the connection, or wait for the next one."""
+        if exchange.closes:
             self.transport.close()
         elif not self._exchanges:
             self._unset_keepalive_if_required()

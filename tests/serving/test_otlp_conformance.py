@@ -5,6 +5,7 @@ import gzip
 import json
 import secrets
 import socket
+import time
 import zlib
 from typing import Any
 
@@ -332,6 +333,18 @@ def test_C9_a_fault_of_ours_is_500_with_a_status(content_type: str):
     assert (answer.status_code, answer.headers["content-type"]) == (500, content_type)
     assert status_of(answer).code == grpc.StatusCode.INTERNAL.value[0]
     assert "a bug" not in answer.text
+
+
+def test_C2_the_endless_body_of_a_refused_request_is_not_taken_in_for_ever(shared_service: Service):
+    host, port = shared_service.otlp_http.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(b"POST /v1/traces HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999\r\n\r\n")
+        assert connection.recv(4096).startswith(b"HTTP/1.1 413")
+        deadline = time.monotonic() + 30
+        with pytest.raises(OSError, match=r"reset|pipe"):
+            while time.monotonic() < deadline:
+                connection.sendall(bytes(1000))
+                time.sleep(0.05)
 
 
 def test_C9_413_401_and_503_are_in_the_requests_encoding(service):
