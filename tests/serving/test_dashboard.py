@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 from serving.harness import Service
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -59,22 +59,22 @@ def test_figures_search_links_and_pages(browser: Browser, live: Service):
     assert page.inner_text("#status").startswith("ready")
     assert page.locator("#scores rect").count() == 20
     assert "phoenix" in page.inner_text("#exporters")
-    page.wait_for_function("document.querySelector('#exporters').innerText.includes('not reached')", timeout=20_000)
+    expect(page.locator("#exporters")).to_contain_text("not reached", timeout=20_000)
     assert page.locator("#decisions tr").count() == 25
     page.click("#older")
-    page.wait_for_function("document.querySelectorAll('#decisions tr').length === 6")
+    expect(page.locator("#decisions tr")).to_have_count(6)
     page.fill("input[name=project]", "shop")
     page.click("text=Search")
-    page.wait_for_function("document.querySelectorAll('#decisions tr').length === 1")
+    expect(page.locator("#decisions tr")).to_have_count(1)
     assert "shop" in page.inner_text("#decisions")
     page.fill("input[name=project]", "")
     page.select_option("select[name=decision]", "keep")
     page.click("text=Search")
-    page.wait_for_function("document.querySelectorAll('#decisions tr').length === 25")
+    expect(page.locator("#decisions tr")).to_have_count(25)
     trace_id = next(d["trace_id"] for d in live.decisions() if d["decision"] == "keep")
     page.fill("input[name=trace]", trace_id)
     page.click("text=Search")
-    page.wait_for_function("document.querySelectorAll('#decisions tr').length === 1")
+    expect(page.locator("#decisions tr")).to_have_count(1)
     assert page.get_attribute("#decisions td:last-child a", "href") == f"http://127.0.0.1:9/redirects/traces/{trace_id}"
     page.click("#decisions a >> nth=0")
     assert trace_id in page.inner_text("tr.record")
