@@ -84,14 +84,11 @@ def bench_regrade(folder: Path) -> dict[str, object]:
         for workers in runs:
             runs[workers].append(timed(lambda w=workers: regrade(log, builtin_rewards(), GradeOptions(workers=w))))
     best = {workers: min(r, key=lambda x: x["wall_s"]) for workers, r in runs.items()}
-    two = best[2]
-    work = sum(two[k] for k in ("cpu_s", "children_cpu_s"))
     return {
         "benchmark": "re-grade 50,000 completions",
         "one": best[1],
-        "two": two,
-        "speed_up_wall": round(best[1]["wall_s"] / two["wall_s"], 2),
-        "speed_up_if_two_cores_were_free": round(best[1]["cpu_s"] / (work / 2), 2),
+        "two": best[2],  # its CPU is the reading process's: the others outlive the measurement
+        "speed_up_wall": round(best[1]["wall_s"] / best[2]["wall_s"], 2),
         "load": os.getloadavg()[0],
     }
 
