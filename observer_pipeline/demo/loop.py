@@ -177,7 +177,10 @@ class _Loop:
 
     def _enter_models(self, took: Mapping[str, float]) -> None:
         self.board.detail("baseline", "process features in a logistic regression", took["baseline_run"])
-        self.board.detail("Laya", self._trained(), took["laya_run"])
+        self.board.detail("Laya", f"LoRA from {self.options.preset}", took["laya_run"])
+        if "stacked_run" in took:
+            self.board.detail("stacked", "Laya's logit and those features in one layer", took["stacked_run"])
+        self.board.detail("challenger", self._trained(), took["registered_models"])
 
     def _trained(self) -> str:
         version = self.registry.at_alias(CHALLENGER)
