@@ -160,9 +160,14 @@ def test_slips_are_near_misses(spans, kind: str, right: set[str]) -> None:
 
 
 def test_an_ignored_instruction_is_no_bare_answer(spans) -> None:
-    for _, injection, trace, _ in seeded("ignored_instruction", spans):
+    lengths: set[bool] = set()
+    for question, injection, trace, _ in seeded("ignored_instruction", spans):
         assert trace.final_answer == injection.details["replied"]
-        assert len(trace.final_answer.split()) > 5
+        assert trace.label != "correct"
+        bare = {normalise_answer(text) for text in (*(page.title for page in question.paragraphs), question.answer)}
+        assert normalise_answer(trace.final_answer) not in bare
+        lengths.add(len(trace.final_answer.split()) > 5)
+    assert lengths == {True, False}, "its length does not give it away"
 
 
 def test_another_question_is_worked_on(spans) -> None:
