@@ -1,7 +1,9 @@
 """Tables are whole at every moment, and nothing stays open."""
 
 import gc
+import itertools
 import threading
+import time
 
 import duckdb
 import pyarrow as pa
@@ -14,24 +16,29 @@ def test_a_reader_sees_a_part_as_it_was_or_as_it_is(warehouse):
     """Rows of one write all carry the same number; a torn read would mix two."""
     rows = 2000
     warehouse.write("t", pa.table({"x": [0] * rows}))
-    done = threading.Event()
+    enough = threading.Event()
 
     def write() -> None:
-        for i in range(1, 40):
+        for i in itertools.count(1):
+            if enough.is_set():
+                return
             warehouse.write("t", pa.table({"x": [i] * rows}))
-        done.set()
 
     writer = threading.Thread(target=write)
     writer.start()
     seen = set()
-    while not done.is_set():
-        got = warehouse.query("SELECT min(x) AS lo, max(x) AS hi, count(*) AS n FROM t").to_pylist()[0]
-        assert got["lo"] == got["hi"]
-        assert got["n"] == rows
-        seen.add(got["lo"])
-        assert len(set(warehouse.read("t")["x"].to_pylist())) == 1
-    writer.join()
-    assert len(seen) > 1  # the reader did meet different versions
+    deadline = time.monotonic() + 60
+    try:
+        while len(seen) < 10 and time.monotonic() < deadline:
+            got = warehouse.query("SELECT min(x) AS lo, max(x) AS hi, count(*) AS n FROM t").to_pylist()[0]
+            assert got["lo"] == got["hi"]
+            assert got["n"] == rows
+            seen.add(got["lo"])
+            assert len(set(warehouse.read("t")["x"].to_pylist())) == 1
+    finally:
+        enough.set()
+        writer.join()
+    assert len(seen) == 10, "the reader met different versions"
 
 
 def test_a_failed_write_leaves_the_part_and_no_litter(warehouse, monkeypatch):
