@@ -317,8 +317,9 @@ class App:
         except InputError as error:
             log.error("settings not put in force, the old ones stay: %s", error)
             self._switchboard.note_refusal(str(error))
-        except Exception:
+        except Exception as error:
             log.exception("settings not put in force, the old ones stay")
+            self._switchboard.note_refusal(f"a fault in observer ({error!r}); its log says more")
 
 
 def create_app(

@@ -5,6 +5,7 @@ The order is what makes the promises hold: spans are on disk before they are see
 anything follows from it, and spans leave the disk only after their trace's decision has been delivered everywhere.
 """
 
+import contextlib
 import logging
 import queue
 import sqlite3
@@ -222,8 +223,9 @@ class Engine:
         while not self._stopping.is_set():
             try:
                 self.step(self._wait())
-            except Exception:
-                log.exception("a fault in the engine; it goes on")
+            except Exception as error:
+                self.failure = f"a fault in the engine ({error!r}); its log says more"
+                self._tally.fault(self)
         try:
             self._finish()
         except Exception:
@@ -236,24 +238,19 @@ class Engine:
         first = earliest(due)
         timeout = None if first is None else max(0.0, first - self._clock.monotonic())
         events: list[Event] = []
-        try:
+        with contextlib.suppress(queue.Empty):
             events.append(self._events.get(timeout=timeout))
             while len(events) < _MAX_EVENTS:
                 events.append(self._events.get_nowait())
-        except queue.Empty:
-            pass
         return events
 
     def step(self, events: list[Event] | None = None) -> None:
         """Handle events (all that wait, when not given) and everything that is due."""
-        if events is None:
-            events = [self._events.get_nowait() for _ in range(self._events.qsize())]
+        events = [self._events.get_nowait() for _ in range(self._events.qsize())] if events is None else events
         now = self._clock.monotonic()
         for event in events:
-            try:
+            with self._tally.faults(event):
                 self._handle(event, now)
-            except Exception:  # its spans stay in the log, the other events go on
-                log.exception("a fault while handling %s", type(event).__name__)
         for assembled in self._assembler.due(now):
             self._complete(assembled)
         self._scored.extend(self._beside.scored(self._scoring.expire(now)))
@@ -292,7 +289,10 @@ class Engine:
         for entry in entries:
             self._tally.received(entry, now)
             for item in entry.received.items:
-                self._receive(entry, item, now, age=0.0, decided=item.trace_id in decided)
+                try:
+                    self._receive(entry, item, now, age=0.0, decided=item.trace_id in decided)
+                except Exception:  # a commit holds the entries of many clients
+                    self._tally.fault(item)
 
     def _receive(self, entry: Logged, item: Piece | JsonTrace, now: float, age: float, *, decided: bool) -> None:
         is_json = isinstance(item, JsonTrace)

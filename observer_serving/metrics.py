@@ -48,6 +48,7 @@ class Metrics:
             "evaluator_failures", "Values that evaluators did not give, by why", "evaluator", "kind"
         )
         self.normalise_failures = counter("normalise_failures", "Traces that could not be read as an agent run")
+        self.faults = counter("faults", "Faults of observer's own; what they met waits in the log for a restart")
         self.without_answer = counter("traces_without_answer", "Traces in which no final answer was found, scored so")
         self.model_switches = counter("model_switches", "Switches of the model, by result", "result")
         self.keep_probability = counter("keep_probability_sum", "Sum of the keep probabilities of all decisions")

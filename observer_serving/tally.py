@@ -1,6 +1,8 @@
 """What the engine counts, in the metrics, in the dashboard's figures and in the log of decisions."""
 
+import contextlib
 import logging
+from collections.abc import Iterator
 
 from observer_core.decisions import Decision
 from observer_serving.buffer.protocol import Logged
@@ -10,6 +12,7 @@ from observer_serving.metrics import Metrics
 from observer_serving.receive.wire import Piece
 from observer_serving.stats import Stats
 
+_log = logging.getLogger(__name__)
 _decision_log = logging.getLogger(DECISIONS)
 
 
@@ -47,6 +50,19 @@ class Tally:
         """Count traces that another worker goes on with."""
         self._metrics.traces_moved.inc(traces)
         self._metrics.spans_moved.inc(spans)
+
+    def fault(self, of: object) -> None:
+        """Count and log the exception being handled; what it met stays in the log and is taken in after a restart."""
+        self._metrics.faults.inc()
+        _log.exception("a fault while handling %s; the rest goes on", type(of).__name__)
+
+    @contextlib.contextmanager
+    def faults(self, of: object) -> Iterator[None]:
+        """What fails inside costs itself alone."""
+        try:
+            yield
+        except Exception:
+            self.fault(of)
 
     def _spans(self, count: int, now: float) -> None:
         self._metrics.spans_received.inc(count)

@@ -4,17 +4,20 @@ import sqlite3
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from serving.bench import DEADLINE, Bench, FixedScorer
-from serving.harness import new_trace, wait_until
+from serving.harness import make_request, new_trace, wait_until
 
 from observer_core.decision.protocol import Score
 from observer_core.traces.trace import Trace
 from observer_serving import reader
 from observer_serving.assemble import AssembledTrace
+from observer_serving.buffer.protocol import Logged
 from observer_serving.buffer.received import JsonTrace, Received
 from observer_serving.candidate import Candidate, read_spans
+from observer_serving.receive.wire import cut
 
 
 @pytest.fixture
@@ -72,6 +75,25 @@ def test_without_a_turn_before_the_deadline_it_is_overload(bench: Bench):
     bench.engine.step()
     (decision,) = bench.decisions()
     assert decision.reason == "overload"
+
+
+def test_a_fault_costs_its_own_trace_only_and_is_counted(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    poisoned, fine = new_trace(), new_trace()
+    take = bench.engine._receive
+
+    def receive(entry: Any, item: Any, *args: Any, **options: Any) -> None:
+        if item.trace_id == poisoned[0]:
+            raise ValueError("a bug")
+        take(entry, item, *args, **options)
+
+    monkeypatch.setattr(bench.engine, "_receive", receive)
+    bodies = [make_request(trace) for trace in (poisoned, fine)]
+    received = [Received(bench.clock.now_ns(), tuple(cut(b, b.SerializeToString()).pieces)) for b in bodies]
+    bench.engine.accept([Logged(number, entry) for number, entry in enumerate(received)])  # one commit of two clients
+    bench.settle()
+    (decision,) = bench.decisions()
+    assert decision.trace_id == fine[0].hex()
+    assert bench.metrics.faults._value.get() == 1
 
 
 def test_a_scorer_that_hangs_is_given_up_and_its_late_answer_changes_nothing(bench: Bench):

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from observer_core.decision.kev.layout import Branch
-from observer_core.errors import InputError, one_line
+from observer_core.decision.onnx_session import open_session
+from observer_core.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +34,10 @@ class OnnxBackend:
     states_together = False
 
     def __init__(self, file: Path) -> None:
-        import onnxruntime as ort
-
-        if not file.is_file():
-            raise InputError(f"{file} is missing; copy the run again or train anew")
-        options = ort.SessionOptions()
-        options.log_severity_level = 3
-        # Spinning threads would take the cores from the rest of the service between two rows.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        try:
-            self._session = ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-            past = next(given for given in self._session.get_inputs() if given.name == "past")
-        except Exception as error:  # the library's exceptions share no base class but Exception
-            raise InputError(f"{file} is not a usable ONNX graph ({one_line(error)}); copy the run again") from error
+        self._session = open_session(file)
+        past = next((given for given in self._session.get_inputs() if given.name == "past"), None)
+        if past is None:
+            raise InputError(f"{file} is no graph of a Kev model (no input 'past'); copy the run again")
         layers, both, heads, _, width = past.shape
         self._empty = np.zeros((layers, both, heads, 0, width), dtype=np.float32)
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from observer_core.decision.lanes import Lanes, available_cores
 from observer_core.decision.laya.layout import Inputs
-from observer_core.errors import InputError, one_line
+from observer_core.decision.onnx_session import open_session
 
 
 class OnnxBackend:
@@ -23,21 +23,8 @@ class OnnxBackend:
     rows_at_once = 1
 
     def __init__(self, file: Path) -> None:
-        import onnxruntime as ort
-
-        if not file.is_file():
-            raise InputError(f"{file} is missing; copy the run again or train anew")
-        options = ort.SessionOptions()
-        options.log_severity_level = 3
-        # Spinning threads would take the cores from the rest of the service between two rows.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        try:
-            # That fusion is seven times slower than the two operations it replaces (ONNX Runtime 1.32).
-            self._session = ort.InferenceSession(
-                str(file), options, providers=["CPUExecutionProvider"], disabled_optimizers=["SkipLayerNormFusion"]
-            )
-        except Exception as error:  # the library's exceptions share no base class but Exception
-            raise InputError(f"{file} is not a usable ONNX graph ({one_line(error)}); copy the run again") from error
+        # That fusion is seven times slower than the two operations it replaces (ONNX Runtime 1.32).
+        self._session = open_session(file, without=["SkipLayerNormFusion"])
         # Graphs exported before ask for a mask, which is all ones here.
         self._inputs = [given.name for given in self._session.get_inputs()]
         self._lanes = Lanes(available_cores())
