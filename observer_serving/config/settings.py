@@ -4,7 +4,7 @@ import hashlib
 import json
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from observer_core.durations import Duration
 from observer_core.policy import Policy
@@ -56,6 +56,13 @@ class Settings(Section):
     retention: RetentionSettings = Field(default=RetentionSettings(), description="How long things stay")
     telemetry: TelemetrySettings = Field(default=TelemetrySettings(), description="The service's own traces")
     drain: Duration = Field(default=20.0, description="How long SIGTERM waits for what is open")
+
+    @field_validator("api_key")
+    @classmethod
+    def _not_empty(cls, key: SecretStr | None) -> SecretStr | None:
+        if key is not None and not key.get_secret_value():
+            raise ValueError("a key must not be empty; leave it out for none")
+        return key
 
     @model_validator(mode="after")
     def _consistent(self) -> "Settings":

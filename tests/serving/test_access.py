@@ -89,6 +89,8 @@ def test_otlp_wants_the_ingest_key(keyed: Service):
         ({"listen": {"otlp_http": "0.0.0.0:1"}, "keys": {"read": "k"}}, "keys.ingest"),
         ({"keys": {"read": ""}}, "must not be empty"),
         ({"keys": {"read": ["a", ""]}}, "must not be empty"),
+        ({"api_key": "", "listen": {"api": "0.0.0.0:1"}}, "api_key: .*must not be empty"),
+        ({"policy": {"hash_key": ""}}, "policy.hash_key: .*must not be empty"),
         ({"tls": {"cert": "/nowhere.pem", "key": "/nowhere.pem"}}, "no file"),
     ],
 )
