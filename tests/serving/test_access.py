@@ -40,7 +40,7 @@ def grpc_code(address: str, key: str | None, credentials: grpc.ChannelCredential
 
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory: pytest.TempPathFactory):
-    keys = {"ingest": ["in-old", "in-new"], "read": "rd", "admin": "ad"}
+    keys = {"ingest": ["in-old", "in-new"], "read": ["rd", "schlüssel"], "admin": "ad"}
     live = Service(tmp_path_factory.mktemp("keyed") / "home", {"keys": keys, "policy": {"keep_threshold": 0.0}}).start()
     yield live
     live.kill()
@@ -68,6 +68,11 @@ def test_each_key_opens_its_own_doors(keyed: Service, method, path, body, ingest
 
     assert [code("in-old"), code("in-new"), code("rd"), code("ad")] == [ingest, ingest, read, admin]
     assert code(None) == code("wrong") == (OK if path == "/healthz" else NONE)
+
+
+def test_a_key_need_not_be_ascii(keyed: Service):
+    headers = {"authorization": "Bearer schlüssel".encode()}
+    assert httpx.get(keyed.api + "/v1/stats", headers=headers).status_code == OK
 
 
 def test_otlp_wants_the_ingest_key(keyed: Service):
