@@ -205,6 +205,10 @@ class NotifySettings(Section):
         for url in self.webhooks.values():
             if not url.get_secret_value().startswith(("http://", "https://")):
                 raise ValueError("webhooks: a URL must begin with http:// or https://")
+        try:
+            (self.trace_url or "").format(trace_id="")
+        except (ValueError, LookupError, AttributeError):
+            raise ValueError("trace_url: {trace_id} is all that is replaced; write other braces twice") from None
         return self
 
 

@@ -75,6 +75,8 @@ def test_a_full_file(tmp_path: Path, monkeypatch):
         ("projects: {shop: {scorer: {kind: builtin, shadow: {n: {kind: cascade}}}}}", "projects.shop.scorer", "kind"),
         ("exporters: [{name: a, endpoint: 'ftp://x'}]", "exporters[0]", "http"),
         ("exporters: [{name: a, endpoint: 'http://x'}, {name: a, endpoint: 'http://y'}]", "exporters", "rename"),
+        ("notify: {trace_url: 'http://x/{project}/{trace_id}'}", "notify", "trace_url: {trace_id} is all"),
+        ("notify: {trace_url: 'http://x/{'}", "notify", "trace_url: {trace_id} is all"),
         ("a: [", "observer.yaml", "line 1"),
         ("- a", "observer.yaml", "mapping"),
     ],
