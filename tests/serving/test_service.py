@@ -273,6 +273,11 @@ def test_open_traces_go_on_after_a_kill(service):
         ),
         ("assembly: {quiet_period: soon}", 2, "assembly.quiet_period"),
         ("colour: blue", 2, "colour"),
+        (
+            "buffer: {dir: /dev/null/wal}\nlisten: {api: '127.0.0.1:0', otlp_http: null, otlp_grpc: null}",
+            2,
+            "buffer.dir",
+        ),
     ],
 )
 def test_what_is_wrong_at_start_is_one_line(tmp_path: Path, settings: str, code: int, says: str):
