@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -40,7 +41,7 @@ class Settings(Section):
     tls: TlsSettings | None = Field(default=None, description="TLS on the listeners")
     scorer: ScorerSettings = Field(default=BuiltinScorerSettings(), description="Which model scores")
     policy: Policy = Field(default=Policy.model_validate({}), description="Which traces are kept")
-    projects: dict[str, ProjectSettings] = Field(
+    projects: dict[Annotated[str, Field(min_length=1)], ProjectSettings] = Field(
         default={}, description="Scorer and policy of single projects, by name"
     )
     redact: RedactSettings = Field(default=RedactSettings(), description="What is never written down")

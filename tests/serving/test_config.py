@@ -88,6 +88,8 @@ def test_a_full_file(tmp_path: Path, monkeypatch):
         ("exporters: [{name: a, endpoint: 'https://x', ca: /etc/hostname}]", "exporters[0]", "ca: cannot use"),
         ("scorer: {kind: systemone, endpoint: 'http://[::1', model: m}", "scorer.systemone.endpoint", "no URL"),
         ("scorer: {kind: systemone, endpoint: 'http://', model: m}", "scorer.systemone.endpoint", "no host"),
+        ("projects: {'': {policy: {keep_threshold: 1}}}", "projects", "at least 1 character"),
+        ("notify: {rules: [{name: a, metric: kept, threshold: .nan}]}", "notify.rules[0].threshold", "finite"),
         ("a: [", "observer.yaml", "line 1"),
         ("- a", "observer.yaml", "mapping"),
     ],
