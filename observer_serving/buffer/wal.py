@@ -115,6 +115,11 @@ class WriteAheadLog:
     def segments(self) -> int:
         return len(self._segments)
 
+    @property
+    def left(self) -> int:
+        """Bytes that `replay` will read."""
+        return sum(path.stat().st_size for path in self._folder.glob(f"*{_SUFFIX}"))
+
     def replay(self) -> Iterator[Logged]:
         """Every readable entry of the segments found, oldest first; each item holds its segment again."""
         for left in self._folder.glob(f"*{_REWRITTEN}"):  # by a crash while a trace was erased
