@@ -134,6 +134,11 @@ class Loading:
         """
         return self._models.result()
 
+    @property
+    def done(self) -> bool:
+        """Whether `models` returns at once, or raises."""
+        return self._models.done()
+
     async def wait(self) -> None:
         """Return when the models are loaded; raises as `models`."""
         await asyncio.wrap_future(self._models)

@@ -88,9 +88,7 @@ class App:
         active = self._loading.active
         self._storage = storage = open_storage(settings, self._folder, lambda: self.engine)
         self.record, self.wal = storage.record, storage.buffer
-        decider = Decider(
-            self._folder, policies_of(active), clock, own_key=storage.own_key, epochs=storage.epochs
-        )
+        decider = Decider(self._folder, policies_of(active), clock, own_key=storage.own_key, epochs=storage.epochs)
         self.scoring = Scoring(
             {}, lambda event: self.engine.put(event), clock, metrics, patience=patience(settings.scorer)
         )
@@ -293,8 +291,10 @@ class App:
         """
         loop = asyncio.get_running_loop()
         loaded = asyncio.create_task(self._load())
-        # What is shared goes to others meanwhile, and a log that does not fit in memory waits for decisions.
-        if self.wal.shared or self.wal.left > self.settings.assembly.max_total_bytes // 2:
+        # What is wrong at first sight (no such run) is said instead of listening. What is shared goes to other
+        # workers meanwhile, and a log that does not fit in memory can only be read back while traces are decided.
+        log_is_large = self.wal.left > self.settings.assembly.max_total_bytes // 2
+        if self._loading.done or self.wal.shared or log_is_large:
             await loaded
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -356,7 +356,7 @@ def _prepare_parquet() -> None:
     """Import what the spool's first file needs, now and not while deciding: pyarrow, and with its first conversion
     pandas, where it is installed."""
     import pyarrow as pa
-    import pyarrow.parquet  # noqa: F401
+    import pyarrow.parquet
 
     pa.array([None])
 

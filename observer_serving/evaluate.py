@@ -61,7 +61,7 @@ class Evaluators:
         self._rewards = find_rewards(f"{name}={spec}" for name, spec in settings.rewards.items())
         self._on_evaluated = on_evaluated
         self._metrics = metrics
-        self._pool: "RewardPool | None" = None
+        self._pool: RewardPool | None = None
         self._waiting: deque[tuple[str, dict[str, Any]]] = deque()
         self._lock = threading.Condition()
         self._stopping = False
