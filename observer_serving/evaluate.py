@@ -10,19 +10,20 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
-import pyarrow as pa
 
 from observer_core.errors import ObserverError
 from observer_core.rewards import find_rewards
 from observer_core.rewards.grade import Graded, grade
-from observer_core.rewards.pool import RewardPool
 from observer_serving.candidate import Candidate
 from observer_serving.config import EvaluatorsSettings
 from observer_serving.metrics import Metrics
+
+if TYPE_CHECKING:
+    from observer_core.rewards.pool import RewardPool
 
 log = logging.getLogger(__name__)
 
@@ -30,17 +31,6 @@ MAX_WAITING = 1024
 """Traces that wait for their evaluators; what comes while so many wait goes without, and is counted."""
 _MAX_BATCH = 16
 _STOP_WAIT_S = 2.0
-_BATCH = pa.schema(
-    [
-        ("row", pa.int64()),
-        ("step", pa.int64()),
-        ("prompt", pa.string()),
-        ("completion", pa.string()),
-        ("reference", pa.string()),
-        ("citations", pa.list_(pa.string())),
-        ("extra", pa.string()),
-    ]
-)
 
 Values = dict[str, float | None]
 """Evaluator → its value; `None` where it failed, absent where it does not apply."""
@@ -150,10 +140,16 @@ class Evaluators:
         plain = self._settings.answers == "text"
         if all(reward.builtin for reward in self._rewards):
             return grade(self._rewards, rows, plain=plain)
+        import pyarrow as pa
+
         if self._pool is None:
+            from observer_core.rewards.pool import RewardPool
+
             self._pool = RewardPool(self._rewards, workers=1, timeout=self._settings.timeout, plain=plain)
+        texts = dict.fromkeys(("prompt", "completion", "reference", "extra"), pa.string())
+        schema = pa.schema({"row": pa.int64(), "step": pa.int64(), **texts, "citations": pa.list_(pa.string())})
         try:
-            ((_, graded),) = self._pool.grade([pa.RecordBatch.from_pylist(rows, schema=_BATCH)])
+            ((_, graded),) = self._pool.grade([pa.RecordBatch.from_pylist(rows, schema=schema)])
         except ObserverError:  # the process died; the next batch gets a new one
             self._pool.__exit__()
             self._pool = None
