@@ -66,7 +66,7 @@ def read_active(folder: Path, settings: Settings) -> dict[str, Active]:
     """What is in force at start, by scope: `active.json` while the settings say what they said, else the settings.
 
     Raises:
-        InputError: `active.json` cannot be read.
+        InputError: `active.json` cannot be read, or a policy in it looks at an evaluator that the settings lack.
     """
     active = active_of(settings)
     file = folder / ACTIVE_FILE
@@ -75,9 +75,16 @@ def read_active(folder: Path, settings: Settings) -> dict[str, Active]:
     try:
         stored = json.loads(file.read_bytes())
         kept = {SERVICE: stored} | stored.get("projects", {})
-        return {scope: _kept(kept[scope], spoken) if scope in kept else spoken for scope, spoken in active.items()}
+        found = {scope: _kept(kept[scope], spoken) if scope in kept else spoken for scope, spoken in active.items()}
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{file} cannot be read ({error}); remove it to go back to observer.yaml") from None
+    for policy in policies_of(found).values():
+        if unknown := settings.unknown_evaluators(policy):
+            raise InputError(
+                f"{file}: a policy in force looks at the evaluator {unknown[0]!r}; add it to evaluators.rewards, or "
+                "remove the file to go back to observer.yaml"
+            )
+    return found
 
 
 def _kept(stored: Mapping[str, Any], spoken: Active) -> Active:
@@ -258,7 +265,9 @@ class Switchboard:
             policy = _with_key(data, active.policy)
             unknown = self._settings.unknown_evaluators(policy)
             if unknown:
-                raise InputError(f"policy.rules: no evaluator is named {unknown[0]!r}; add it to observer.yaml")
+                raise InputError(
+                    f"policy.rules: no evaluator named {unknown[0]!r} is running; add it to observer.yaml and restart"
+                )
             self._decider.use(policy, scope)
             self._active[scope] = replace(active, policy=policy)
             self._save()

@@ -54,6 +54,9 @@ from observer_serving.uploads import Uploads
 
 log = logging.getLogger(__name__)
 
+_LIVE = ("scorer", "policy", "projects", "keys", "api_key", "redact")
+"""What `App.reload` puts in force; everything else waits for a restart."""
+
 
 class App:
     """One service over one state folder. `start`, then `stop`; or `run` until a signal."""
@@ -263,19 +266,24 @@ class App:
         """Put changed settings in force: scorers, policies, keys, redaction; the others are told to need a restart.
 
         Raises:
-            InputError: a model does not pass its checks; everything stays as it was.
+            InputError: a model does not pass its checks, or what is new does not go with what waits for a restart (a
+                listener that strangers reach, and no key any more); everything stays as it was.
         """
-        changed = self._switchboard.reload(settings)
-        if (settings.keys, settings.api_key) != (self.settings.keys, self.settings.api_key):
-            self._keys.use(settings)
+        before = self.settings
+        in_force = before.model_copy(update={name: getattr(settings, name) for name in _LIVE})
+        try:
+            in_force.check()
+        except ValueError as error:
+            raise InputError(f"only with a restart, since other settings stay in force until then: {error}") from None
+        changed = self._switchboard.reload(in_force)
+        if (in_force.keys, in_force.api_key) != (before.keys, before.api_key):
+            self._keys.use(in_force)
             changed.append("keys")
-        if settings.redact != self.settings.redact:
-            self._receiver.redactor = make_redactor(settings.redact, self._metrics)
+        if in_force.redact != before.redact:
+            self._receiver.redactor = make_redactor(in_force.redact, self._metrics)
             changed.append("redact")
-        live = {"scorer", "policy", "projects", "keys", "api_key", "redact"}
-        fields = [name for name in type(settings).model_fields if name not in live]
-        waiting = [name for name in fields if getattr(settings, name) != getattr(self.settings, name)]
-        self.settings = self.settings.model_copy(update={name: getattr(settings, name) for name in live})
+        self.settings = in_force
+        waiting = [name for name in type(settings).model_fields if getattr(settings, name) != getattr(in_force, name)]
         log.info("settings read again", extra={"fields": {"changed": changed, "need_a_restart": waiting}})
 
     async def run(

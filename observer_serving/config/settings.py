@@ -67,6 +67,15 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Settings":
+        self.check()
+        return self
+
+    def check(self) -> None:
+        """Whether the sections go together.
+
+        Raises:
+            ValueError: they do not; names the key.
+        """
         everything = self.api_key is not None or bool(self.keys.admin)
         for name, address in self.listen.addresses().items():
             kept = everything or bool(self.keys.read if name == "api" else self.keys.ingest)
@@ -91,7 +100,6 @@ class Settings(Section):
         repeated = next((name for name in names if names.count(name) > 1), None)
         if repeated is not None:
             raise ValueError(f"exporters: two are named {repeated!r}; rename one")
-        return self
 
     @property
     def decisions_kept(self) -> float | None:

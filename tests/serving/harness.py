@@ -68,6 +68,17 @@ class Service:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout=60)
 
+    def hang_up(self, **changes: Any) -> None:
+        """Write a changed file and send SIGHUP."""
+        assert self.process is not None
+        self.config.write_text(yaml.safe_dump(yaml.safe_load(self.config.read_text()) | changes))
+        self.process.send_signal(signal.SIGHUP)
+
+    def switches(self) -> list[dict[str, Any]]:
+        """The log of switches."""
+        file = self.home / "serving" / "switches.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
     def log(self) -> str:
         return self.home.with_suffix(".log").read_text()
 

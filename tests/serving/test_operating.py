@@ -2,10 +2,10 @@
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -18,12 +18,16 @@ from serving.test_service import assert_balanced
 from serving.test_switch import make_run
 
 from observer_core.errors import InputError
-from observer_serving.config import read_settings
+from observer_core.policy import read_policy
+from observer_core.validation import validated
+from observer_serving.active import ACTIVE_FILE, active_of, read_active
+from observer_serving.config import SERVICE, Settings, read_settings
 from observer_serving.config.reference import reference
 from observer_serving.listen import bind
 
 ROOT = Path(__file__).parents[2]
 TRACE = {"question": "q", "final_answer": "a"}
+LOOKS_AT_VARIED = {"name": "r", "when": {"evaluators": {"varied": {"max": 0.5}}}, "keep": 1}
 
 
 def test_the_reference_is_current():
@@ -78,18 +82,10 @@ def test_sighup_puts_a_changed_file_in_force_and_a_bad_one_changes_nothing(servi
     run = make_run(tmp_path / "run", seed=1)
     live: Service = service(policy={"keep_threshold": 0.9}, keys={"admin": "old"})
     live.client.headers["authorization"] = "Bearer old"
-    settings = yaml.safe_load(live.config.read_text())
-    switches = live.home / "serving" / "switches.jsonl"
-
-    def hang_up(**changes: object) -> None:
-        live.config.write_text(yaml.safe_dump(settings | changes))
-        assert live.process is not None
-        live.process.send_signal(signal.SIGHUP)
-
-    hang_up(policy={"keep_threshold": 2})
-    wait_until(lambda: switches.exists() and "refused" in switches.read_text())
+    live.hang_up(policy={"keep_threshold": 2})
+    wait_until(lambda: bool(live.switches()))
     assert live.get("/v1/policy")["threshold"] == 0.9
-    hang_up(
+    live.hang_up(
         policy={"keep_threshold": 0.1}, scorer={"kind": "local", "run": str(run.path)}, keys={"admin": "new"},
         redact={"attributes": ["secret"]}, drain="7s",
     )  # fmt: skip
@@ -101,8 +97,54 @@ def test_sighup_puts_a_changed_file_in_force_and_a_bad_one_changes_nothing(servi
     wait_until(lambda: "need_a_restart" in live.log())
     (line,) = [line for line in live.log_lines("observer_serving.app") if "need_a_restart" in line]
     assert (line["changed"], line["need_a_restart"]) == (["scorer", "policy", "keys", "redact"], ["drain"])
-    noted = [json.loads(text)["action"] for text in switches.read_text().splitlines()]
-    assert noted == ["reload", "reload", "reload"]
+    assert [(line["action"], bool(line.get("refused"))) for line in live.switches()] == [
+        ("reload", True), ("reload", False), ("reload", False),
+    ]  # fmt: skip
+
+
+def refusal_of(live: Service, **changes: object) -> str:
+    """Why the changed file is not put in force."""
+    before = len(live.switches())
+    live.hang_up(**changes)
+    wait_until(lambda: len(live.switches()) > before)
+    return live.switches()[-1]["refused"]
+
+
+def test_keys_do_not_go_while_strangers_reach_a_listener(service):
+    """The file asks for loopback too, but the socket stays where it is until a restart."""
+    listen = {"api": "0.0.0.0:0", "otlp_http": "127.0.0.1:0", "otlp_grpc": "127.0.0.1:0"}
+    live: Service = service(listen=listen, api_key="abc", policy={"keep_threshold": 0.9})
+    assert "listen.api: 0.0.0.0:0 can be reached" in refusal_of(
+        live, listen=listen | {"api": "127.0.0.1:0"}, api_key=None, policy={"keep_threshold": 0.1}
+    )
+    assert live.client.get(live.api + "/v1/stats").status_code == 401
+    assert live.client.put(live.api + "/v1/policy", json={"keep_threshold": 0.2}).status_code == 401
+    live.client.headers["authorization"] = "Bearer abc"
+    assert live.get("/v1/policy")["threshold"] == 0.9, "nothing of the reload is in force"
+
+
+def test_a_policy_waits_for_its_evaluator_to_run(service):
+    live: Service = service(policy={"keep_threshold": 0.9})
+    policy = {"keep_threshold": 0.5, "rules": [LOOKS_AT_VARIED]}
+    why = refusal_of(live, evaluators={"rewards": {"varied": "repetition"}}, policy=policy)
+    assert "restart" in why
+    assert "'varied'" in why
+    answer = live.client.put(live.api + "/v1/policy", json=policy)
+    assert (answer.status_code, "restart" in answer.json()["error"]) == (400, True)
+    assert live.get("/v1/policy")["threshold"] == 0.9
+    assert live.terminate() == 0
+    live.start()
+    assert live.get("/v1/policy")["threshold"] == 0.5
+
+
+def test_a_policy_set_by_hand_outlives_no_evaluator(tmp_path: Path):
+    with_evaluator = validated(Settings, {"evaluators": {"rewards": {"varied": "repetition"}}})
+    active = active_of(with_evaluator)[SERVICE]
+    by_hand = replace(active, policy=read_policy({"rules": [LOOKS_AT_VARIED]}))
+    (tmp_path / ACTIVE_FILE).write_text(json.dumps(by_hand.to_json()))
+    assert read_active(tmp_path, with_evaluator)[SERVICE].policy == by_hand.policy
+    with pytest.raises(InputError, match=r"'varied'; add it to evaluators\.rewards"):
+        read_active(tmp_path, Settings())
 
 
 def test_counters_balance_with_everything_going_on_at_once(service):
