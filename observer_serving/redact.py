@@ -1,8 +1,9 @@
 """Redaction: what must not be written down is replaced before the log, and so before spool, scorers and back ends.
 
-Patterns are searched in every text of a span (values however deep, keys, names, status messages, events, links,
-resource and scope) and of a JSON trace; attributes are told by name. Spans without a hit keep their bytes. What was
-replaced is counted by rule, never stored. Text inside JSON text is searched as it reads, `\\u0040` as `@`.
+Patterns are searched in every text and number of a span (values however deep, keys, names, status messages, events,
+links, resource and scope) and of a JSON trace, but for the trace's own figures such as `latency_ms`; attributes are
+told by name. A number with a hit is replaced whole. Spans without a hit keep their bytes. What was replaced is counted
+by rule, never stored. Text inside JSON text is searched as it reads, `\\u0040` as `@`.
 """
 
 import fnmatch
@@ -17,6 +18,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from observer_core.traces.trace import NUMBER_FIELDS
 from observer_serving.buffer.protocol import Logged
 from observer_serving.buffer.received import JsonTrace, Received
 from observer_serving.config import RedactSettings
@@ -56,7 +58,7 @@ class Redactor:
         except (ValueError, RecursionError):
             return data
         work = _Pass(self)
-        cleaned = work.json(parsed)
+        cleaned = work.trace(parsed) if isinstance(parsed, dict) else work.json(parsed)
         self._count(work)
         if not work.hits:
             return data
@@ -139,11 +141,28 @@ class _Pass:
         again = self._matched(readable)
         return cleaned if again is readable else again
 
+    def number(self, value: float) -> float | str:
+        """The number, or what stands in its place when the patterns find something in its digits."""
+        digits = f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)
+        return value if self.text(digits) is digits else self._replacement
+
+    def trace(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The JSON object of a trace, redacted; its own figures have to stay numbers."""
+        cleaned: dict[str, Any] = {}
+        for key, value in fields.items():
+            is_figure = key in NUMBER_FIELDS and isinstance(value, int | float) and self._named(key) is None
+            cleaned[self.text(key)] = value if is_figure else self._entry(key, value)
+        return cleaned
+
     def json(self, value: Any) -> Any:
         """A JSON value, redacted."""
         match value:
             case str():
                 return self.text(value)
+            case bool():
+                return value
+            case int() | float():
+                return self.number(value)
             case list():
                 return [self.json(item) for item in value]
             case dict():
@@ -162,6 +181,8 @@ class _Pass:
         match value.WhichOneof("value"):
             case "string_value":
                 return self.fields(value, "string_value")
+            case "int_value" | "double_value" as kind:
+                return self._figure(value, getattr(value, kind))
             case "bytes_value":
                 return self._bytes(value)
             case "array_value":
@@ -170,6 +191,12 @@ class _Pass:
                 return self.attributes(value.kvlist_value.values)
             case _:
                 return False
+
+    def _figure(self, value: AnyValue, given: float) -> bool:
+        cleaned = self.number(given)
+        if isinstance(cleaned, str):
+            value.string_value = cleaned
+        return cleaned is not given
 
     def _bytes(self, value: AnyValue) -> bool:
         try:

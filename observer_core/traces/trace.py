@@ -207,6 +207,8 @@ _CHECKS = {
     "stop_reason": _string, "steps": _number, "latency_ms": _number, "label_source": _one_of(LabelSource),
     "keep_probability": _probability, "review_probability": _probability, "annotator": _string,
 }  # fmt: skip
+NUMBER_FIELDS = frozenset(name for name, check in _CHECKS.items() if check in (_number, _probability, _flag))
+"""The fields of a trace that nothing but a number fits in."""
 
 
 def _tool_call(index: int, obj: Any) -> ToolCall:

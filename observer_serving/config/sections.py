@@ -302,7 +302,9 @@ class RetentionSettings(Section):
 class RedactSettings(Section):
     """What is replaced before anything is written down, sent on or scored."""
 
-    patterns: dict[Name, str] = Field(default={}, description="Name → regular expression, searched in every text")
+    patterns: dict[Name, str] = Field(
+        default={}, description="Name → regular expression, searched in every text and number"
+    )
     attributes: tuple[str, ...] = Field(
         default=(), description="Attribute keys and JSON fields replaced whole; `*` stands for anything"
     )

@@ -85,6 +85,36 @@ def test_what_holds_nothing_is_the_same_object():
     assert redactor().trace(b"{no json") == b"{no json"
 
 
+CARD = 4111111111111111
+
+
+@pytest.mark.parametrize("card", [CARD, float(CARD), -CARD, 41111111111111110.0])
+def test_digits_are_found_in_numbers_too(card: float):
+    metrics = Metrics()
+    redact = redactor(metrics, patterns={"card": r"\d{16}"})
+    request = make_request(new_trace(2))
+    values = request.resource_spans[0].scope_spans[0].spans[0].attributes.add(key="n").value.array_value.values
+    kinds = ["double_value"] if isinstance(card, float) else ["double_value", "int_value"]
+    for kind in kinds:
+        setattr(values.add(), kind, card)
+    values.add().int_value = 7
+    values.add().bool_value = True
+    body = request.SerializeToString()
+    out = ExportTraceServiceRequest.FromString(redact.spans(ExportTraceServiceRequest.FromString(body), body))
+    got = out.resource_spans[0].scope_spans[0].spans[0].attributes[-1].value.array_value.values
+    assert [value.string_value for value in got] == ["[redacted]"] * len(kinds) + ["", ""]
+    assert (got[-2].int_value, got[-1].bool_value) == (7, True)
+
+    args = {"n": card, "deep": [card, 7, 0.5, True, None]}
+    trace = {"question": "q", "final_answer": "a", "latency_ms": float(CARD), "n": card, "tool_calls": [{"args": args}]}
+    cleaned = json.loads(redact.trace(json.dumps(trace).encode()))
+    gone = {"n": "[redacted]", "deep": ["[redacted]", 7, 0.5, True, None]}
+    assert cleaned == trace | {"n": "[redacted]", "tool_calls": [{"args": gone}]}, "its own figures stay numbers"
+    assert metrics.registry.get_sample_value("observer_redacted_total", {"rule": "card"}) == len(kinds) + 3
+    named = redactor(attributes=["latency_ms"]).trace(json.dumps(trace).encode())
+    assert json.loads(named)["latency_ms"] == "[redacted]"
+
+
 TEXTS = st.one_of(
     st.text(max_size=20), st.sampled_from(EXPLICIT), st.text(max_size=5).map(lambda t: f"{t} {SECRET} {t}")
 )
