@@ -22,20 +22,20 @@ from observer_serving.receive.status import (
     CONTENT_TYPES,
     HEAD_TOO_LARGE,
     INTERNAL,
-    Kind,
     RefusedError,
-    encoding_of,
 )
 
 log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 64 << 10
+MAX_TRAILER_BYTES = 8 << 10
+"""What may follow the last chunk of a body, or stand between two chunks; it is read and thrown away."""
 LINGER_SECONDS = 5.0
 """How long the rest of a body is taken in and thrown away after its request was refused: who is still sending would not
 see the answer if the connection were closed at once."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Exchange:
     """A request whose head has come, and the answer to it once there is one."""
 
@@ -51,8 +51,9 @@ class _Exchange:
 class OtlpProtocol(HttpToolsProtocol):
     """One connection; every answer is ours, also to what is no HTTP.
 
-    A broken request line or header is a 400 and an endless head a 431, both with a `google.rpc.Status` as body, in the
-    encoding of the request when its content type has come already, else JSON.
+    A broken request line or header is a 400 and an endless head or trailer a 431, both with a `google.rpc.Status` as
+    body, in the encoding of the request when its content type has come already, else JSON. The requests before it are
+    answered first.
     """
 
     app: OtlpHttp  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -61,7 +62,10 @@ class OtlpProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._in_head = True
-        self._head_bytes = 0
+        self._counted = 0  # bytes of this head, or of these trailers, as far as the parser has told them
+        self._unfinished = 0  # bytes that the parser was fed since it last got on
+        self._got_on = False
+        self._ended = False  # nothing further is read
         self._exchanges: deque[_Exchange] = deque()  # not answered yet, in order
         self._newest: _Exchange | None = None  # whose body comes, if it does
         self._answering = False
@@ -72,26 +76,61 @@ class OtlpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
+        rest = memoryview(data)
+        while rest and not self._ended:
+            length = self._room - self._unfinished + 1 if self._in_head else len(rest)
+            self._got_on = False
+            self._feed(rest[:length])
+            self._unfinished = 0 if self._got_on else self._unfinished + len(rest[:length])
+            if self._unfinished > self._room and not self._ended:
+                self._refuse(self._too_long())
+            rest = rest[length:]
+
+    def _feed(self, data: memoryview) -> None:
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserCallbackError as error:
             self._give_up(error.__context__ or error)
         except httptools.HttpParserError:
-            self._refuse(BAD_DATA, "this is no HTTP; send HTTP/1.1 as its specification says")
+            self._refuse(RefusedError(BAD_DATA, "this is no HTTP; send HTTP/1.1 as its specification says"))
         except httptools.HttpParserUpgrade:  # which nobody has to follow
             pass
-        self._head_bytes = self._head_bytes + len(data) if self._in_head else 0
-        if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self._refuse(HEAD_TOO_LARGE, f"the request's head is longer than {MAX_HEAD_BYTES} bytes; send less")
+
+    @property
+    def _room(self) -> int:
+        return MAX_HEAD_BYTES if self._in_head else MAX_TRAILER_BYTES
+
+    def _too_long(self) -> RefusedError:
+        what = "head is" if self._in_head else "trailers or chunk extensions are"
+        return RefusedError(HEAD_TOO_LARGE, f"the request's {what} longer than {self._room} bytes; send less")
+
+    def _count(self, size: int) -> None:
+        self._counted += size
+        if self._counted > self._room:
+            raise self._too_long()
 
     def on_message_begin(self) -> None:
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
-        self._in_head = True
+        self._counted = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + 4)
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_chunk_header(self) -> None:
+        self._got_on = True
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._got_on = True
+        self._counted = 0
         parser = self.parser
         path = httptools.parse_url(self.url).path.decode("ascii")
         request = Request(
@@ -106,6 +145,7 @@ class OtlpProtocol(HttpToolsProtocol):
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
+        self._got_on = True
         exchange = self._newest
         if exchange is None or exchange.answer is not None:
             return
@@ -117,6 +157,7 @@ class OtlpProtocol(HttpToolsProtocol):
             self._advance()
 
     def on_message_complete(self) -> None:
+        self._in_head = self._got_on = True
         exchange, self._newest = self._newest, None
         if exchange is not None:
             exchange.is_complete = True
@@ -195,19 +236,27 @@ class OtlpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _give_up(self, error: BaseException) -> None:
-        """What a callback of the parser raised: the URL was none, or the fault is ours."""
-        if isinstance(error, httptools.HttpParserInvalidURLError | UnicodeDecodeError):
-            self._refuse(BAD_DATA, "the request's URL cannot be read; send one as HTTP/1.1's specification says")
+        """What a callback of the parser raised: too much came, the URL was none, or the fault is ours."""
+        if isinstance(error, RefusedError):
+            self._refuse(error)
+        elif isinstance(error, httptools.HttpParserInvalidURLError | UnicodeDecodeError):
+            self._refuse(
+                RefusedError(BAD_DATA, "the request's URL cannot be read; send one as HTTP/1.1's specification says")
+            )
         else:
             log.error("cannot take an OTLP request", exc_info=error)
-            self._refuse(INTERNAL, "a fault in observer; its log says more")
+            self._refuse(RefusedError(INTERNAL, "a fault in observer; its log says more"))
 
-    def _refuse(self, kind: Kind, message: str) -> None:
-        content_type = dict(self.headers or ()).get(b"content-type", b"")
-        encoding = encoding_of(content_type) or "json"
-        body = RefusedError(kind, message).body(encoding)
-        head = (
-            f"content-type: {CONTENT_TYPES[encoding]}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        ).encode()
-        self.transport.write(STATUS_LINE[kind.http] + head + body)
-        self.transport.close()
+    def _refuse(self, refusal: RefusedError) -> None:
+        """Read nothing further; once the requests before are answered, answer with the refusal and close."""
+        self._ended = True
+        exchange = self._newest
+        if exchange is None:
+            exchange = _Exchange(Request("", "", dict(self.headers or ())), False)
+            self._exchanges.append(exchange)
+        elif exchange not in self._exchanges:  # answered before its body ended
+            self.transport.close()
+            return
+        exchange.keep_alive, exchange.is_complete = False, True
+        exchange.answer = refused(refusal, exchange.request.encoding)
+        self._advance()
