@@ -96,6 +96,12 @@ class Settings(Section):
                 raise ValueError(f"notify.rules: no evaluator is named {rule.metric[10:]!r}")
         if self.telemetry.endpoint is not None and self._is_own(self.telemetry.endpoint):
             raise ValueError("telemetry.endpoint: is this service itself; name another back end")
+        for exporter in self.exporters:
+            if self._is_own(exporter.endpoint):
+                raise ValueError(
+                    f"exporters: {exporter.name} leads to {exporter.endpoint}, which is this service itself: what is "
+                    "kept would come back for ever; name another back end"
+                )
         names = [exporter.name for exporter in self.exporters]
         repeated = next((name for name in names if names.count(name) > 1), None)
         if repeated is not None:
@@ -109,12 +115,11 @@ class Settings(Section):
 
     def _is_own(self, url: str) -> bool:
         """Whether a URL leads to one of the listeners."""
-        parts = urlsplit(url)
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
         for address in self.listen.addresses().values():
-            if address is None or parts.port != split_address(address)[1]:
-                continue
-            host = split_address(address)[0]
-            if parts.hostname == host or is_loopback(f"{parts.hostname}:0") or host in ("0.0.0.0", "::"):
+            own, own_port = split_address(address) if address is not None else ("", 0)
+            if port == own_port and (host == own or (_is_this_machine(host) and _is_this_machine(own))):
                 return True
         return False
 
@@ -147,3 +152,8 @@ class Settings(Section):
             "policy": policy.to_json() if policy else None,
         }
         return hashlib.sha256(json.dumps(spoken, sort_keys=True).encode()).hexdigest()
+
+
+def _is_this_machine(host: str) -> bool:
+    """Whether a name leads to this machine from here: loopback, and the address that stands for all of its own."""
+    return host in ("0.0.0.0", "::") or is_loopback(f"{host}:0")

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from observer_core.errors import InputError
+from observer_core.validation import validated
 from observer_serving.config import BuiltinSettings, LocalSettings, Settings, parse_size, read_settings
 
 
@@ -120,3 +121,34 @@ def test_the_fingerprint_follows_scorer_and_policy_only(tmp_path: Path):
     assert read(tmp_path, "drain: 5s").fingerprint() == first.fingerprint()
     assert read(tmp_path, "policy: {random_share: 0.01}").fingerprint() != first.fingerprint()
     assert read(tmp_path, "scorer: {kind: local, run: x}").fingerprint() != first.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("listen", "endpoint", "is_own"),
+    [
+        ({}, "http://localhost:4318/v1/traces", True),
+        ({}, "http://127.0.0.1:4318", True),
+        ({}, "http://0.0.0.0:4318/v1/traces", True),
+        ({}, "http://127.0.0.1:4319/v1/traces", False),
+        ({}, "http://collector:4318/v1/traces", False),
+        ({"otlp_http": "0.0.0.0:4318"}, "http://[::1]:4318/v1/traces", True),
+        ({"otlp_http": "0.0.0.0:4318"}, "http://collector:4318/v1/traces", False),
+        ({"otlp_http": "10.0.0.7:4318"}, "http://10.0.0.7:4318/v1/traces", True),
+        ({"otlp_http": "10.0.0.7:4318"}, "http://127.0.0.1:4318/v1/traces", False),
+        ({"otlp_http": None}, "http://127.0.0.1:4318/v1/traces", False),
+        ({"otlp_http": "127.0.0.1:80"}, "http://localhost/v1/traces", True),
+    ],
+)
+def test_nothing_is_exported_to_the_service_itself(listen: dict, endpoint: str, is_own: bool):
+    given = {"api_key": "k", "listen": listen, "exporters": [{"name": "loop", "endpoint": endpoint}]}
+    if not is_own:
+        validated(Settings, given)
+        return
+    with pytest.raises(InputError, match=r"exporters: loop leads to .* itself"):
+        validated(Settings, given)
+
+
+def test_nor_over_grpc():
+    for endpoint in ("localhost:4317", "http://127.0.0.1:4317"):
+        with pytest.raises(InputError, match="exporters: loop"):
+            validated(Settings, {"exporters": [{"name": "loop", "kind": "otlp_grpc", "endpoint": endpoint}]})
