@@ -78,7 +78,10 @@ def register(app: typer.Typer) -> None:
 def _letters() -> Sequence["DeadLetter"]:
     from observer_serving.export.queue import dead_letters
 
-    return list(dead_letters(Home.from_env().serving))
+    serving = Home.from_env().serving
+    if not serving.is_dir():
+        raise InputError(f"no service has run in {serving.parent}; set OBSERVER_HOME to the folder of one that has")
+    return list(dead_letters(serving))
 
 
 def _record(letter: "DeadLetter") -> dict[str, object]:

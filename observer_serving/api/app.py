@@ -75,6 +75,8 @@ def _answer_errors(api: FastAPI) -> None:
     @api.exception_handler(RequestValidationError)
     def invalid(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            return _error(400, f"the body is not JSON: {first['ctx']['error']} at character {first['loc'][-1]}")
         where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
         return _error(400, f"field '{where}': {first['msg']}" if where else f"body: {first['msg']}")
 

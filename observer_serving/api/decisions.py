@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import asdict
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -49,7 +50,7 @@ def router(parts: Parts) -> APIRouter:
         if unknown is not None:
             raise InputError(f"field '{unknown}': no such filter; there are {', '.join(given)}")
         for name, moment in (("since", since), ("until", until)):
-            if moment is not None and not _TIME.fullmatch(moment):
+            if moment is not None and not _is_time(moment):
                 raise InputError(f"field '{name}': {moment!r} is not RFC 3339 UTC; write 2026-01-31T12:00:00Z")
         if cursor is not None and not (cursor.isdecimal() and int(cursor) <= _LAST_ROW):
             raise InputError(f"field 'cursor': {cursor!r} is no cursor of ours; pass a page's next_cursor")
@@ -74,3 +75,14 @@ def router(parts: Parts) -> APIRouter:
         return ErasedBody(**asdict(parts.eraser.erase(wire_trace_id(trace_id))))
 
     return routes
+
+
+def _is_time(text: str) -> bool:
+    """Whether it is of the form that `decided_at` has, and such a day and time exist."""
+    if not _TIME.fullmatch(text):
+        return False
+    try:
+        datetime.fromisoformat(text.removesuffix("Z"))
+    except ValueError:
+        return False
+    return True

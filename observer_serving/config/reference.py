@@ -26,7 +26,8 @@ Every key is optional unless it says *required*. Durations are written `500ms`, 
 `10MB` or a number of bytes. `${VAR}` in a value stands for an environment variable.
 
 Any key can be set from the environment: `OBSERVER__POLICY__RANDOM_SHARE=0.03` is `policy.random_share`. The value is
-read as YAML, so a whole list or mapping fits; names are in lower case in the file.
+read as YAML, so a whole list or mapping fits; where the setting is text, such as a key, it is taken as it stands, but
+for `null` where nothing is allowed. Names are in lower case in the file.
 
 `observer serve --check --config FILE` validates a file, loads its models and asks its back ends. SIGHUP reads the file
 again: scorers, policies, keys and redaction change while running, the rest needs a restart (the log says which). A file

@@ -1,9 +1,9 @@
 """`scorer:` — which model scores, alone, in a cascade, with shadows beside it."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from observer_core.durations import Duration
 from observer_core.policy import Bounds
@@ -64,7 +64,15 @@ class SystemOneSettings(ModelSettings):
         return endpoint
 
 
-OneModel = Annotated[BuiltinSettings | LocalSettings | SystemOneSettings, Field(discriminator="kind")]
+def _has_a_kind(given: Any) -> Any:
+    if isinstance(given, dict) and "kind" not in given:
+        raise ValueError("kind: is missing; write builtin, local or systemone, or cascade for the whole scorer")
+    return given
+
+
+OneModel = Annotated[
+    BuiltinSettings | LocalSettings | SystemOneSettings, Field(discriminator="kind"), BeforeValidator(_has_a_kind)
+]
 
 
 class CascadeStages(Section):
@@ -111,4 +119,5 @@ class CascadeScorerSettings(_WithShadows):
 ScorerSettings = Annotated[
     BuiltinScorerSettings | LocalScorerSettings | SystemOneScorerSettings | CascadeScorerSettings,
     Field(discriminator="kind"),
+    BeforeValidator(_has_a_kind),
 ]

@@ -15,15 +15,15 @@ def parse_size(value: Any) -> int:
     """Bytes of `64MiB`, `10MB`, `2GiB` or a whole number.
 
     Raises:
-        ValueError: not of that form, or not above 0.
+        ValueError: not of that form, not above 0, or beyond what a disk or a memory can hold.
     """
     match = _SIZE.fullmatch(str(value).strip()) if isinstance(value, str | int) else None
     if isinstance(value, bool) or match is None or match[2].upper() not in _UNITS:
         raise ValueError(f"{value!r} is not a size; write it as 64MiB, 10MB or a number of bytes")
-    size = int(float(match[1]) * _UNITS[match[2].upper()])
-    if size <= 0:
-        raise ValueError(f"{value!r} must be above 0")
-    return size
+    size = float(match[1]) * _UNITS[match[2].upper()]
+    if not 1 <= size < 1 << 63:
+        raise ValueError(f"{value!r} must be above 0 and below {(1 << 33)}GiB")
+    return int(size)
 
 
 def format_size(size: int) -> str:

@@ -47,3 +47,10 @@ def test_replay_wants_to_know_which(queue):
     for args in ([], ["--all", f"{1:032x}"], ["ff"]):
         with pytest.raises(InputError, match="deadletter list"):
             _run("replay", *args)
+
+
+def test_a_folder_in_which_no_service_ran_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("OBSERVER_HOME", str(tmp_path / "nowhere"))
+    for args in (["list"], ["replay", "--all"]):
+        with pytest.raises(InputError, match=r"no service has run in .*nowhere; set OBSERVER_HOME"):
+            _run(*args)

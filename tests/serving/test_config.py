@@ -3,10 +3,18 @@
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from observer_core.errors import InputError
 from observer_core.validation import validated
-from observer_serving.config import BuiltinSettings, LocalSettings, Settings, parse_size, read_settings
+from observer_serving.config import (
+    BuiltinSettings,
+    LocalSettings,
+    Settings,
+    SystemOneSettings,
+    parse_size,
+    read_settings,
+)
 
 
 def read(tmp_path: Path, text: str) -> Settings:
@@ -65,6 +73,13 @@ def test_a_full_file(tmp_path: Path, monkeypatch):
         ("listen: {otlp_http: 'example.org:1'}", "listen.otlp_http", "set api_key"),
         ("scorer: {kind: magic}", "scorer", "builtin"),
         ("scorer: {kind: local}", "scorer.local.run", "required"),
+        ("scorer: {zzz: 1}", "scorer", "kind: is missing; write builtin, local or systemone"),
+        ("projects: {shop: {scorer: {run: x}}}", "projects.shop.scorer", "kind: is missing"),
+        ("drain: 99999999999999d", "drain", "at most 36500d"),
+        (f"drain: {'9' * 400}d", "drain", "at most 36500d"),
+        (f"buffer: {{max_bytes: {'9' * 400}GiB}}", "buffer.max_bytes", "below"),
+        ("drain: &a {x: *a}", "observer.yaml", "holds itself"),
+        ("a: " + "[" * 5000, "observer.yaml", "nested too deeply"),
         ("policy: {review_budget: {share: 2}}", "policy.review_budget.share", "less than or equal to 1"),
         ("policy: {hash_key: '${NOT_SET_ANYWHERE}'}", "policy.hash_key", "NOT_SET_ANYWHERE"),
         (
@@ -152,3 +167,36 @@ def test_nor_over_grpc():
     for endpoint in ("localhost:4317", "http://127.0.0.1:4317"):
         with pytest.raises(InputError, match="exporters: loop"):
             validated(Settings, {"exporters": [{"name": "loop", "kind": "otlp_grpc", "endpoint": endpoint}]})
+
+
+def test_the_environment_gives_text_as_it_stands():
+    environment = {
+        "API_KEY": "12345",
+        "KEYS__READ": "0x1f",
+        "KEYS__INGEST": "[a, 1e3x]",
+        "POLICY__HASH_KEY": "yes # no",
+        "LISTEN__API": "null",
+        "SCORER__KIND": "systemone",
+        "SCORER__ENDPOINT": "http://x",
+        "SCORER__MODEL": "1.10",
+        "NOTIFY__WEBHOOKS__A": "http://x #y",
+        "BUFFER__DIR": "2024",
+        "BUFFER__FSYNC": "false",
+        "PROJECTS__SHOP__POLICY__HASH_KEY": "007",
+    }
+    settings = read_settings(None, {f"OBSERVER__{name}": value for name, value in environment.items()})
+
+    def secret(key: SecretStr | None) -> str | None:
+        return key and key.get_secret_value()
+
+    assert secret(settings.api_key) == "12345"
+    assert [[secret(key) for key in keys] for keys in (settings.keys.read, settings.keys.ingest)] == [
+        ["0x1f"], ["a", "1e3x"],
+    ]  # fmt: skip
+    assert secret(settings.policy.hash_key) == "yes # no"
+    assert isinstance(settings.scorer, SystemOneSettings)
+    assert (settings.scorer.model, secret(settings.notify.webhooks["a"])) == ("1.10", "http://x #y")
+    assert (settings.listen.api, settings.buffer.dir, settings.buffer.fsync) == (None, Path("2024"), False)
+    project = settings.projects["shop"].policy
+    assert project is not None
+    assert secret(project.hash_key) == "007"
