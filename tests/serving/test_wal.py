@@ -5,17 +5,22 @@ import errno
 import fcntl
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from serving.harness import wait_until
 
+from observer_core.validation import validated
+from observer_serving.buffer import wal
 from observer_serving.buffer.protocol import BufferUnavailableError, Logged
 from observer_serving.buffer.received import JsonTrace, Received
 from observer_serving.buffer.segment_file import BUFFER_BYTES
 from observer_serving.buffer.segments import BLOCK, stretches
 from observer_serving.buffer.wal import WriteAheadLog
 from observer_serving.clock import ManualClock
+from observer_serving.config import Settings
 from observer_serving.receive.wire import Piece
+from observer_serving.storage import open_storage
 
 
 def piece(number: int, data: bytes = b"span bytes") -> Piece:
@@ -112,6 +117,57 @@ def test_what_is_read_back_may_be_released_at_once(tmp_path: Path):
     for logged in log.replay():
         log.release(logged.segment, len(logged.received.items))
     assert list(tmp_path.glob("*.wal")) == []
+
+
+@pytest.mark.parametrize("fsync", [True, False])
+def test_nothing_is_acknowledged_before_the_disk_has_confirmed_it(tmp_path: Path, monkeypatch, fsync: bool):
+    real = wal._sync
+    assert real in (getattr(os, "fdatasync", None), os.fsync)
+    events: list[int | str] = []
+
+    def sync(descriptor: int) -> None:
+        (file,) = (tmp_path / "wal").glob("*.wal")
+        assert os.fstat(descriptor).st_ino == file.stat().st_ino
+        events.append(sum(payload is not None for _, _, payload in stretches(file.read_bytes())))
+        real(descriptor)
+
+    monkeypatch.setattr(wal, "_sync", sync)
+    settings = validated(Settings, {"buffer": {"fsync": fsync}})
+    storage = open_storage(settings, tmp_path, lambda: SimpleNamespace(accept=lambda entries: None))  # pyright: ignore
+    assert isinstance(storage.buffer, WriteAheadLog)
+    storage.buffer.start()
+
+    async def run() -> None:
+        for number in range(3):
+            await storage.buffer.append(entry(number))
+            events.append("acknowledged")
+
+    asyncio.run(run())
+    storage.buffer.close()
+    storage.record.close()
+    synced = [1, "acknowledged", 2, "acknowledged", 3, "acknowledged"]
+    assert events == (synced if fsync else ["acknowledged"] * 3)
+
+
+def test_what_the_disk_does_not_confirm_is_refused_and_gone(tmp_path: Path, monkeypatch):
+    real, fails = wal._sync, True
+
+    def sync(descriptor: int) -> None:
+        if fails:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(descriptor)
+
+    monkeypatch.setattr(wal, "_sync", sync)
+    committed: list[Logged] = []
+    log = WriteAheadLog(tmp_path, committed.extend)
+    log.start()
+    with pytest.raises(BufferUnavailableError, match="Input/output error"):
+        asyncio.run(log.append(entry(1)))
+    fails = False
+    asyncio.run(log.append(entry(2)))
+    log.close()
+    assert [one.received for one in committed] == [entry(2)]
+    assert read(tmp_path)[0] == [entry(2)], "a refused entry must not come back: its client sends it again"
 
 
 def test_a_full_disk_refuses_and_leaves_nothing_half_written(tmp_path: Path, monkeypatch):
