@@ -90,7 +90,8 @@ def payloads(seed: int) -> Iterator[tuple[bytes, str, str]]:
         if encoding == "gzip":
             body = gzip.compress(body, 1)
         elif encoding == "zstd":
-            body = zstandard.ZstdCompressor().compress(body)
+            sized = rng.random() < 0.5  # as encoders of streams write it, nothing says how long the content is
+            body = zstandard.ZstdCompressor(write_content_size=sized).compress(body)
         if rng.random() < 0.2:
             content_type = JSON if content_type == PROTOBUF else PROTOBUF
         yield mutate(body, rng), content_type, encoding
@@ -109,9 +110,10 @@ def survive(service: Service, client: Client, some: Iterator[tuple[bytes, str, s
     bombs = {
         "gzip": gzip.compress(bytes(256 << 20), 1),
         "zstd": zstandard.ZstdCompressor().compress(bytes(256 << 20)),
+        "zstd streamed": zstandard.ZstdCompressor(write_content_size=False).compress(bytes(256 << 20)),
     }
     for encoding, bomb in bombs.items():
-        assert client.post(bomb, PROTOBUF, encoding) == 413
+        assert client.post(bomb, PROTOBUF, encoding.split()[0]) == 413
     assert process.memory_info().rss - before < MEMORY
     trace_id, span_ids = new_trace(3)
     assert client.post(make_request((trace_id, span_ids)).SerializeToString(), PROTOBUF) == 200
