@@ -39,8 +39,7 @@ _TIMES = {
     "until": "decided_at < ? AND id <= (SELECT max(+id) FROM decisions WHERE decided_at < ?)",
 }
 _INDEXES = "".join(
-    f"CREATE INDEX IF NOT EXISTS decisions_{name} ON decisions ({name});\n"
-    for name in (*EQUALS, "decided_at")
+    f"CREATE INDEX IF NOT EXISTS decisions_{name} ON decisions ({name});\n" for name in (*EQUALS, "decided_at")
 )
 
 _SCHEMA = f"""
@@ -196,6 +195,8 @@ class DecisionRecord:
         rows = self._select(f"{condition} AND id > ?", [*values, sealed], limit, before)
         older = self._index.scored(self._reader(), condition, values, min(before, sealed + 1))
         ids = list(itertools.islice(older, limit - len(rows)))
+        if not ids:
+            return rows
         return rows + self._select(f"id IN ({', '.join('?' * len(ids))})", ids, len(ids), before)
 
     def _select(self, condition: str, values: Sequence[Any], limit: int, before: int) -> list[tuple]:

