@@ -23,7 +23,7 @@ from observer_serving.beside import Beside
 from observer_serving.buffer.protocol import Logged
 from observer_serving.buffer.received import JsonTrace
 from observer_serving.buffer.record import DecisionRecord
-from observer_serving.candidate import Candidate, from_json, read_spans
+from observer_serving.candidate import Candidate, from_json, is_large, read_spans
 from observer_serving.clock import Clock
 from observer_serving.decide import Decider
 from observer_serving.deliver import Decided, Delivery, LatePiece
@@ -150,7 +150,7 @@ class Engine:
 
     def deliver_now(self) -> None:
         """For calls on this thread: hand over all that is decided, or raise `ObserverError` if the disk refuses."""
-        self._write_down(self._clock.monotonic())
+        self._write_down(self._clock.monotonic(), aside=False)
         if self.failure is not None:
             raise ObserverError(f"{self.failure}; try again when it can write")
         self._delivery.settle()
@@ -255,7 +255,7 @@ class Engine:
             self._complete(assembled)
         self._scored.extend(self._beside.scored(self._scoring.expire(now)))
         self._scored.extend(self._beside.expire(now))
-        self._write_down(now)
+        self._write_down(now, aside=self.alive)
         self._show()
 
     def _handle(self, event: Event, now: float) -> None:
@@ -321,7 +321,7 @@ class Engine:
                 self._complete(assembled)
 
     def _complete(self, assembled: AssembledTrace) -> None:
-        large = self.alive and self._reader.is_for(assembled)
+        large = self.alive and is_large(assembled)
         candidate = self._reader.submit(assembled) if large else read_spans(assembled)
         self._metrics.completed.labels(candidate.complete_reason).inc()
         self.in_flight.add(assembled.trace_id, candidate)
@@ -341,8 +341,8 @@ class Engine:
         else:
             self._scoring.submit(candidate)
 
-    def _write_down(self, now: float) -> None:
-        """Decide, record, deliver. When the disk refuses, everything stays where it is and is tried again."""
+    def _write_down(self, now: float, *, aside: bool) -> None:
+        """Decide, record, deliver; when the disk refuses, all stays as it is and is tried again. See `Delivery.run`."""
         if self._retry_at is not None and now < self._retry_at:
             return
         try:
@@ -354,7 +354,7 @@ class Engine:
                 self._record_decisions(now)
             if self._beside.late:
                 self._delivery.note_shadows(self._beside.late)
-            self._delivery.run(now)
+            self._delivery.run(now, aside=aside)
             if self._outcomes:
                 self._delivery.note_outcomes(self._outcomes)
         except _DISK_ERRORS as error:

@@ -63,7 +63,7 @@ def candidate_again(
         return replace(candidate, segments=(*candidate.segments, *more, *segments)), late
     assembled = AssembledTrace(
         trace_id=bytes.fromhex(decision.trace_id),
-        data=b"".join(piece.data for piece, _ in pieces),
+        pieces=tuple(piece.data for piece, _ in pieces),
         span_ids=recorded.span_ids,
         duplicates=sum(piece.spans for piece, _ in pieces) - len(known),
         complete_reason=decision.complete_reason,
