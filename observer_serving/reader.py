@@ -35,10 +35,12 @@ class Reader:
         while True:
             assembled, candidate = self._waiting.get()
             # Reading makes a million objects that soon go again; the collector would look at them over and over, and
-            # nothing else runs while it does.
+            # nothing else runs while it does. Those that stay for a while count as old at once, without a look.
             gc.disable()
             try:
                 read = read_spans(assembled)
             finally:
+                gc.freeze()
+                gc.unfreeze()
                 gc.enable()
             self._put(Read(candidate, read))

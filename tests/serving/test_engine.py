@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving.bench import DEADLINE, Bench, FixedScorer
+from serving.bench import DEADLINE, Bench, FixedScorer, ListExporter
 from serving.harness import make_request, new_trace, wait_until
 
 from observer_core.decision.protocol import Score
+from observer_core.errors import ObserverError
 from observer_core.traces.trace import Trace
 from observer_serving import reader
 from observer_serving.assemble import AssembledTrace
 from observer_serving.buffer.protocol import Logged
 from observer_serving.buffer.received import JsonTrace, Received
 from observer_serving.candidate import Candidate, read_spans
+from observer_serving.export import ExportItem
 from observer_serving.receive.wire import cut
 
 
@@ -214,6 +216,60 @@ def test_a_large_trace_is_read_while_its_neighbours_are_decided(bench: Bench, mo
     decision = bench.record.get(large[0].hex())
     assert decision is not None
     assert (decision.reason, decision.spans, decision.late_spans) == ("score", 300, 1)
+
+
+def test_a_large_trace_is_handed_over_while_its_neighbours_are_decided(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """Those after it wait for their turn; what the disk refuses is tried again, and no exporter gets a trace twice."""
+    may_write = threading.Event()
+    first, second = bench.exporters
+    refusals = ["the disk is full"]
+
+    def slow(item: ExportItem) -> None:
+        if item.spans == 300:
+            assert may_write.wait(30)
+            if refusals:
+                raise ObserverError(refusals.pop())
+        ListExporter.submit(second, item)
+
+    def are_decided(count: int) -> bool:
+        bench.scoring.run_once()
+        return len(bench.decisions()) == count
+
+    def is_delivered() -> bool:
+        bench.clock.advance(1)
+        bench.engine.put(None)
+        return bench.delivery.pending == 0
+
+    monkeypatch.setattr(second, "submit", slow)
+    large, small = new_trace(300), new_trace(3)
+    bench.receive(*large)
+    bench.engine.start()
+    wait_until(lambda: bench.engine.open_traces == 1)
+    bench.clock.advance(3)
+    bench.engine.put(None)
+    wait_until(lambda: are_decided(1))
+    bench.receive(*small)
+    bench.receive(large[0], new_trace(1)[1])
+    wait_until(lambda: bench.engine.open_traces == 1)
+    bench.clock.advance(3)
+    bench.engine.put(None)
+    wait_until(lambda: are_decided(2))
+    assert [item.spans for item in first.items] == [300]
+    assert second.items == []
+    erased = bench.engine.call(bench.engine.deliver_now)
+    wait_until(lambda: bench.engine._events.empty())
+    assert not erased.done(), "who erases a trace waits until it has been handed over"
+    may_write.set()
+    with pytest.raises(ObserverError, match="the disk is full"):
+        erased.result(30)
+    wait_until(is_delivered)
+    bench.engine.drain(30)
+    for exporter in (first, second):
+        assert [(item.decision is not None, item.spans) for item in exporter.items] == [
+            (True, 300),
+            (True, 3),
+            (False, 1),
+        ]
 
 
 def test_a_batch_sent_again_around_a_crash_counts_once(bench: Bench):
