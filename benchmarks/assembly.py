@@ -3,9 +3,10 @@
     python benchmarks/assembly.py
 
 Memory: 100,000 open ten-span traces in the assembler of a process of its own; the growth of its resident set over the
-raw bytes of their spans. Neighbours: an engine with real files and threads gets small traces at a steady pace, once
-alone and once while a 50,000-span trace comes in between in batches of 500; compared is the time from the last span of
-a small trace to its decision, less the quiet period. Rounds with and without the huge trace alternate.
+raw bytes of their spans. Neighbours: an engine with real files and threads, in a process like the service's, gets small
+traces at a steady pace, once alone and once while a 50,000-span trace comes in between in batches of 500; compared is
+the time from the last span of a small trace to its decision, less the quiet period. Rounds with and without the huge
+trace alternate.
 """
 
 import argparse
@@ -29,6 +30,7 @@ from observer_serving.buffer.protocol import Logged
 from observer_serving.buffer.received import Received
 from observer_serving.candidate import Candidate
 from observer_serving.config import Settings
+from observer_serving.process import tune
 from observer_serving.receive.wire import Piece, cut
 
 QUIET = 0.2
@@ -73,6 +75,7 @@ def neighbours(home: str, huge: int, seconds: float, out: "SimpleQueue[list[floa
             "policy": {"keep_threshold": 0.5},
         }
     )
+    tune()
     app = App(settings, Home(Path(home)))
     sent: dict[str, float] = {}
     late: list[float] = []

@@ -1,17 +1,12 @@
 """Large traces are read beside the engine: 50,000 spans take seconds, which their neighbours must not wait."""
 
-import gc
 import queue
-import sys
 import threading
 from collections.abc import Callable
 
 from observer_serving.assemble import AssembledTrace
 from observer_serving.candidate import Candidate, read_spans, unread
 from observer_serving.events import Event, Read
-
-_SWITCH_S = 0.0005
-"""How long other threads wait for one that computes (CPython: 5 ms). The engine waits at every statement of SQLite."""
 
 
 class Reader:
@@ -31,16 +26,6 @@ class Reader:
         return candidate
 
     def _run(self) -> None:
-        sys.setswitchinterval(_SWITCH_S)  # of the whole process, from its first large trace on
         while True:
             assembled, candidate = self._waiting.get()
-            # Reading makes a million objects that soon go again; the collector would look at them over and over, and
-            # nothing else runs while it does. Those that stay for a while count as old at once, without a look.
-            gc.disable()
-            try:
-                read = read_spans(assembled)
-            finally:
-                gc.freeze()
-                gc.unfreeze()
-                gc.enable()
-            self._put(Read(candidate, read))
+            self._put(Read(candidate, read_spans(assembled)))
