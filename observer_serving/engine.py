@@ -336,10 +336,7 @@ class Engine:
     def _submit(self, candidate: Candidate) -> None:
         self._beside.submit(candidate)
         self._tally.complete(candidate)
-        if candidate.trace is None:
-            self._scored.extend(self._beside.scored([self._scoring.unreadable(candidate)]))
-        else:
-            self._scoring.submit(candidate)
+        self._scoring.submit(candidate)
 
     def _write_down(self, now: float, *, aside: bool) -> None:
         """Decide, record, deliver; when the disk refuses, all stays as it is and is tried again. See `Delivery.run`."""

@@ -59,13 +59,16 @@ def raw_scorer(folder: Path, manifest: Manifest, *, backend: Backend = "auto") -
 def replay_golden(scorer: RunScorer, run: RunDirectory) -> None:
     """Score the run's golden traces again and compare with the scores it was saved with.
 
+    They are asked what decides, which is what was saved; the first one is scored in full, as a trace is that comes in.
+
     Raises:
         InputError: one differs by more than 1e-4 (0.02 when an int8 graph made them): these are not the weights, the
             state or the arithmetic that were evaluated.
     """
     allowed = INT8_TOLERANCE if run.manifest.onnx.get("served") == INT8_GRAPH else TOLERANCE
     traces = [Trace.from_json(golden.trace) for golden in run.manifest.golden]
-    for trace, golden, score in zip(traces, run.manifest.golden, scorer.score(traces), strict=True):
+    scores = [*scorer.score(traces[:1]), *(scorer.raw(traces[1:], only_deciding=True) if traces[1:] else ())]
+    for trace, golden, score in zip(traces, run.manifest.golden, scores, strict=True):
         difference = abs(score.p_wrong_raw - golden.p_wrong_raw)
         if not difference <= allowed:
             raise InputError(
