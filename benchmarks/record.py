@@ -3,11 +3,12 @@
     python benchmarks/record.py
 
 Per trace: the look-up of a new trace id, the insert, and its share of the transaction and of the indexes that are built
-now and then, measured over batches of 64 at 1,000 and at 1,000,000 decisions with scores of all kinds. Start-up:
-`observer serve` over a run directory (`--run`, with an exported graph) until it listens, and until its model is in force
-too (`/readyz` answers 200), against a process that imports FastAPI, grpc and ONNX Runtime. All of them find the bytecode
-that a first, unmeasured start has left in a folder of its own: whether Python may keep any elsewhere differs from machine
-to machine, and compiling is most of a start without.
+now and then, measured over batches of 64 at 1,000 and at 1,000,000 decisions with scores of all kinds.
+
+Start-up: `observer serve` over a run directory (`--run`, with an exported graph) until it listens, and until its model
+is in force too (`/readyz` answers 200), against a process that imports FastAPI, grpc and ONNX Runtime. All of them find
+the bytecode that a first, unmeasured start has left in a folder of its own: whether Python may keep any elsewhere
+differs from machine to machine, and compiling is most of a start without.
 """
 
 import argparse
