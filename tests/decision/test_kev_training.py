@@ -284,6 +284,16 @@ def test_decoders_of_another_kind_are_refused(tmp_path: Path, kind: str, says: s
         find_start(str(tmp_path / kind), None, None, rank=4)
 
 
+def test_a_window_of_8192_tokens_holds_255_options_of_a_line_each(tmp_path: Path) -> None:
+    """Those of the conformance suite take 4,233 of SmolLM2's tokens."""
+    folder = write_base(tmp_path / "base", "llama")
+    config = json.loads((folder / "config.json").read_text())
+    for positions, limits in ((8192, (3072, 5120)), (131072, (8192, 8192))):
+        (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": positions}))
+        made = find_start(str(folder), None, None, rank=4).loaded.config
+        assert (made.max_state, made.max_branch) == limits
+
+
 def test_kev_mini_without_a_registry_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"UV_OFFLINE": "1", "UV_CACHE_DIR": str(tmp_path / "cache"), "PIP_NO_INDEX": "1"}.items():
         monkeypatch.setenv(name, value)

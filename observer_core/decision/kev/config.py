@@ -37,7 +37,7 @@ QWEN_DELIMITERS: Delimiters = (
 )
 
 MAX_STATE = 8192
-MAX_BRANCH = 4096
+MAX_BRANCH = 8192
 
 COMPARED = (
     "base",
