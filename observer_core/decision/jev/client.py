@@ -66,6 +66,7 @@ class _Response(BaseModel):
     model: str
     answers: dict[str, Any]
     usage: Any = None
+    x_state_truncated: Any = False  # `observer systemone` says so
 
     @property
     def input_tokens(self) -> int | None:
@@ -204,7 +205,7 @@ class JevModel:
             self.spent.cached += known is not None
             self.spent.requests += 1
             self.spent.input_tokens += 0 if known else answered.input_tokens or plan.input_tokens
-        return Reading(answers, truncated=False)
+        return Reading(answers, answered.truncated)
 
     def _key(self, plan: Plan) -> str:
         return request_key(self.server.base_url, self.server.model, *plan.prepared)
@@ -220,7 +221,9 @@ class JevModel:
             self._limiter.acquire(plan.input_tokens)
             try:
                 response = self._client.system_one(state, questions, response_model=_Response)
-                return Answered(response.answers, response.model, response.input_tokens)
+                return Answered(
+                    response.answers, response.model, response.input_tokens, response.x_state_truncated is True
+                )
             except TypeSafeAPIError as error:
                 if not (error.status in (408, 429) or error.status >= 500):
                     raise _refused(error.status, str(error)) from error
