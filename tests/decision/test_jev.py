@@ -189,11 +189,12 @@ def test_what_was_answered_is_not_asked_again(tmp_path: Path) -> None:
     with reference(config) as url:
         scorer = systemone_scorer(url, "jev-latest", cache=cache)
         before = scorer.cost(traces)
-        assert (before.requests, before.cached) == (len(traces), 0)
+        assert (before.requests, before.cached) == (len(traces) + 1, 0), "the server is checked first"
         assert before.tokens > 0
         assert before.usd == pytest.approx(before.tokens * 0.042e-6)
         first = scorer.score(traces)
         asked = config.requests
+        assert asked == before.requests
         again = systemone_scorer(url, "jev-latest", cache=cache)
         assert (again.cost(traces).requests, again.cost(traces).usd) == (0, 0.0)
         assert again.score(traces) == first

@@ -137,7 +137,8 @@ class JevModel:
         return Plan(questions, tokens, tokens, False, (state, body))
 
     def cost(self, plans: Sequence[Plan]) -> Cost:
-        """What running `plans` will cost, cached answers left out."""
+        """What running `plans` will cost, cached answers left out, the check of the server (see the class) included."""
+        plans = plans if self._checked or not plans else [*plans, self._check_of(plans[0])]
         fresh = [plan for plan in plans if self._known(plan) is None]
         return Cost.of(
             self.server.model,
@@ -162,9 +163,7 @@ class JevModel:
 
     def _first(self, plan: Plan) -> Reading:
         """The first reading, from a server whose answers do not depend on a question's id, place or company."""
-        backwards = list(plan.questions.items())[::-1]
-        again = {f"{copy}_{name}": question for copy in ("x", "y") for name, question in backwards}
-        first, second = self._run([plan, self.plan(plan.prepared[0], again)])
+        first, second = self._run([plan, self._check_of(plan)])
         for name, question in plan.questions.items():
             one = first.answers[name].probabilities
             for copy in ("x", "y"):
@@ -176,6 +175,13 @@ class JevModel:
                         "under another id, place or company; its numbers cannot be compared, use another server"
                     )
         return first
+
+    def _check_of(self, plan: Plan) -> Plan:
+        """The same questions about the same state under other ids, in another order and company."""
+        backwards = list(plan.questions.items())[::-1]
+        return self.plan(
+            plan.prepared[0], {f"{copy}_{name}": question for copy in ("x", "y") for name, question in backwards}
+        )
 
     def close(self) -> None:
         """Close connections and the cache."""
