@@ -146,8 +146,8 @@ def from_json(item: JsonTrace, *, received_ns: int, segment: int, now: float) ->
 
 def json_facts(trace: Trace) -> PolicyFacts:
     """What the policy may look at in a trace given as JSON; its unknown scalar fields count as attributes."""
-    project = str(trace.extra.get("project") or JSON_PROJECT)
-    service = str(trace.extra.get("service") or project)
+    project = _text(trace.extra.get("project") or JSON_PROJECT)
+    service = _text(trace.extra.get("service") or project)
     failed = any(call.status is not ABSENT and call.status != "ok" for call in trace.tool_calls)
     attributes = {key: [value] for key, value in trace.extra.items() if isinstance(value, str | bool | int | float)}
     return PolicyFacts(
@@ -160,3 +160,8 @@ def json_facts(trace: Trace) -> PolicyFacts:
         spans=1 + len(trace.tool_calls),
         duration_ms=trace.latency_ms or 0.0,
     )
+
+
+def _text(value: object) -> str:
+    """A value of an unknown field as text that can be written down: JSON may hold half a surrogate pair."""
+    return str(value).encode(errors="replace").decode()

@@ -4,6 +4,7 @@ User code may raise, hang or crash: it runs in a process of its own, under a tim
 only built-in rewards are asked for, no process is needed.
 """
 
+import json
 import logging
 import threading
 from collections import deque
@@ -132,7 +133,7 @@ class Evaluators:
             "completion": trace.final_answer,
             "reference": None if reference is None else str(reference),
             "citations": [str(item) for item in citations] if isinstance(citations, list) else None,
-            "extra": orjson.dumps(given, default=str).decode(),
+            "extra": _json(given),
         }
 
     def _grade(self, rows: list[dict[str, Any]]) -> Graded:
@@ -186,3 +187,10 @@ class Evaluators:
             self.run_once()
         if self._pool is not None:
             self._pool.__exit__()
+
+
+def _json(value: Any) -> str:
+    try:
+        return orjson.dumps(value, default=str).decode()
+    except TypeError:  # a number beyond 64 bits, half a surrogate pair, deep nesting
+        return json.dumps(value, ensure_ascii=False, default=str).encode(errors="replace").decode()
