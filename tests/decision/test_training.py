@@ -74,6 +74,22 @@ def test_golden_traces_replay_on_every_back_end(laya_run: RunDirectory, backend)
     replay_golden(load_scorer(laya_run, backend=backend), laya_run)
 
 
+def test_the_replay_asks_what_was_saved_and_all_questions_once(laya_run: RunDirectory) -> None:
+    scorer = load_scorer(laya_run)
+    raw, asked = scorer.raw, []
+
+    def noting(traces, *, only_deciding: bool = False):
+        scores = raw(traces, only_deciding=only_deciding)
+        asked.append((len(traces), sum(len(score.answers) for score in scores)))
+        return scores
+
+    scorer.raw = noting
+    replay_golden(scorer, laya_run)
+    others = len(laya_run.manifest.questions) - 1
+    assert others > 0
+    assert asked == [(1, others), (len(golden_traces()) - 1, 0)]
+
+
 def test_a_model_that_scores_differently_fails_the_replay(laya_run: RunDirectory, tmp_path: Path) -> None:
     run = copy_of(laya_run, tmp_path)
     manifest = json.loads((run / MANIFEST).read_text())
