@@ -3,16 +3,19 @@
 Decisions are delivered in the order of their rows; a large trace is written into the exporters' queues beside the
 engine, and those after it wait, decided, until that is done. A row is *settled* once every exporter has it in its own
 queue on disk and the spool's files are sealed; only then is the log allowed to forget the spans. A crash before that
-delivers again from the log with the recorded decision: at least once, the same decision, the same span ids.
+delivers again from the log with the recorded decision: at least once, the same decision, the same span ids. A trace
+that cannot be delivered for a fault of ours is set aside on disk, or nothing behind it would ever be.
 """
 
 import logging
+import sqlite3
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from observer_core.decisions import Decision
+from observer_core.errors import ObserverError
 from observer_serving.buffer.record import DecisionRecord, Recorded
 from observer_serving.candidate import Candidate, is_large, parse_spans
 from observer_serving.export import Exporter, ExportItem, ExportOutcome, decorate_root
@@ -21,9 +24,12 @@ from observer_serving.receive.wire import Piece, split_ids
 from observer_serving.score import ShadowScore
 from observer_serving.score.lane import earliest
 from observer_serving.spool import Spool
+from observer_serving.undeliverable import Undeliverable
 
 log = logging.getLogger(__name__)
 
+DISK_ERRORS = (OSError, ObserverError, sqlite3.Error)
+"""What a disk that refuses is told by: it may take the same again later."""
 _LOOK_AGAIN_S = 0.01
 
 
@@ -54,6 +60,7 @@ class Delivery:
         release: Callable[[int, int], None],
         spool: Spool,
         exporters: Sequence[Exporter],
+        undeliverable: Undeliverable,
         metrics: Metrics,
         *,
         settle_after: float,
@@ -69,6 +76,7 @@ class Delivery:
         self._release = release
         self._spool = spool
         self._exporters = exporters
+        self._undeliverable = undeliverable
         self._metrics = metrics
         self._settle_after = settle_after
         self._settle_rows = settle_rows
@@ -117,10 +125,17 @@ class Delivery:
         """
         self._look_again = None
         while self._waiting:
-            if not self._hand_over(self._waiting[0], aside=aside):
-                self._look_again = now + _LOOK_AGAIN_S
-                break
-            self._put_into_spool(self._waiting[0])
+            try:
+                if not self._hand_over(self._waiting[0], aside=aside):
+                    self._look_again = now + _LOOK_AGAIN_S
+                    break
+                self._put_into_spool(self._waiting[0])
+            except DISK_ERRORS:
+                raise
+            except Exception:
+                self._metrics.faults.inc()
+                file = self._undeliverable.put(self._waiting[0].candidate)
+                log.exception("a fault while delivering trace %s, set aside in %s", file.stem, file)
             decided = self._waiting.popleft()
             self._head_submitted.clear()
             self.pending_bytes -= decided.candidate.size

@@ -8,7 +8,6 @@ anything follows from it, and spans leave the disk only after their trace's deci
 import contextlib
 import logging
 import queue
-import sqlite3
 import threading
 import time
 from collections import deque
@@ -26,7 +25,7 @@ from observer_serving.buffer.record import DecisionRecord
 from observer_serving.candidate import Candidate, from_json, is_large, read_spans
 from observer_serving.clock import Clock
 from observer_serving.decide import Decider
-from observer_serving.deliver import Decided, Delivery, LatePiece
+from observer_serving.deliver import DISK_ERRORS, Decided, Delivery, LatePiece
 from observer_serving.events import Again, Arrived, Call, Event, Forget, Read, Resumed
 from observer_serving.export import ExportOutcome
 from observer_serving.flight import Flight, InFlight
@@ -44,7 +43,6 @@ log = logging.getLogger(__name__)
 _MAX_EVENTS = 256
 _RETRY_SECONDS = 1.0
 _PAUSE_SECONDS = 0.01
-_DISK_ERRORS = (OSError, ObserverError, sqlite3.Error)
 
 
 class Engine:
@@ -197,6 +195,7 @@ class Engine:
         decisions = 0
         for recorded, candidate, late in self._undelivered.take(resumed.part, now):
             self._delivery.add([Decided(recorded.row, recorded.decision, candidate)])
+            self._tally.decided_before(recorded.decision, candidate)
             for piece in late:
                 self._delivery.add_late(piece)
             decisions += 1
@@ -226,6 +225,7 @@ class Engine:
             except Exception as error:
                 self.failure = f"a fault in the engine ({error!r}); its log says more"
                 self._tally.fault(self)
+                self._stopping.wait(_RETRY_SECONDS)  # it may well meet the same again
         try:
             self._finish()
         except Exception:
@@ -354,7 +354,7 @@ class Engine:
             self._delivery.run(now, aside=aside)
             if self._outcomes:
                 self._delivery.note_outcomes(self._outcomes)
-        except _DISK_ERRORS as error:
+        except DISK_ERRORS as error:
             self._retry_at = now + _RETRY_SECONDS
             self.failure = f"cannot write decisions down: {error}"
             log.error("%s; trying again", self.failure)

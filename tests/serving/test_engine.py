@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from serving.bench import DEADLINE, Bench, FixedScorer, ListExporter
 from serving.harness import make_request, new_trace, wait_until
 
@@ -20,6 +21,7 @@ from observer_serving.buffer.received import JsonTrace, Received
 from observer_serving.candidate import Candidate, read_spans
 from observer_serving.export import ExportItem
 from observer_serving.receive.wire import cut
+from observer_serving.undeliverable import Undeliverable
 
 
 @pytest.fixture
@@ -96,6 +98,62 @@ def test_a_fault_costs_its_own_trace_only_and_is_counted(bench: Bench, monkeypat
     (decision,) = bench.decisions()
     assert decision.trace_id == fine[0].hex()
     assert bench.metrics.faults._value.get() == 1
+
+
+def test_a_trace_that_cannot_be_delivered_is_set_aside_and_the_ones_behind_it_go_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    poisoned, fine = new_trace(2), new_trace()
+    submit = bench.exporters[1].submit
+
+    def broken(item: ExportItem) -> None:
+        if item.trace_id == poisoned[0].hex():
+            raise ValueError("a bug")
+        submit(item)
+
+    monkeypatch.setattr(bench.exporters[1], "submit", broken)
+    for trace in (poisoned, fine):
+        bench.receive(*trace)
+    bench.settle()
+    bench.settle(11)
+    assert [item.trace_id for item in bench.exporters[1].items] == [fine[0].hex()]
+    assert bench.record.settled == 2
+    assert bench.engine.failure is None
+    assert bench.metrics.faults._value.get() == 1
+    kept = bench.folder / "undeliverable" / f"{poisoned[0].hex()}.pb"
+    spans = [
+        s
+        for rs in ExportTraceServiceRequest.FromString(kept.read_bytes()).resource_spans
+        for ss in rs.scope_spans
+        for s in ss.spans
+    ]
+    assert {span.span_id for span in spans} == set(poisoned[1])
+    assert Undeliverable(bench.folder / "undeliverable").erase(poisoned[0].hex()) == 1
+    assert not kept.exists()
+
+
+def test_what_is_delivered_again_after_a_restart_is_counted_once_as_received_and_as_kept(bench: Bench):
+    trace_id, span_ids = new_trace(3)
+    bench.receive(trace_id, span_ids[:2])
+    bench.settle()
+    bench.receive(trace_id, span_ids[2:])  # late
+    bench.receive(trace_id, span_ids[:1])  # sent again
+    bench.settle()
+    json_id = b"j" * 16
+    bench.put(Received(bench.clock.now_ns(), (JsonTrace(json_id, b'{"question": "q", "final_answer": "a"}'),)))
+    bench.settle()
+    names = ("received", "kept", "dropped", "rejected", "duplicate")
+
+    def counted() -> dict[str, float]:
+        return {name: getattr(bench.metrics, f"spans_{name}")._value.get() for name in names}
+
+    before = counted()
+    bench.crash()
+    bench.settle()
+    more = {name: value - before[name] for name, value in counted().items()}
+    assert more["received"] == 4
+    assert more["received"] == sum(more[name] for name in names[1:])
+    assert more["kept"] >= 2
 
 
 def test_a_scorer_that_hangs_is_given_up_and_its_late_answer_changes_nothing(bench: Bench):
