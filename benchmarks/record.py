@@ -2,15 +2,18 @@
 
     python benchmarks/record.py
 
-Per trace: the look-up of a new trace id, the insert, and its share of the transaction, measured over batches of 64 at
-1,000 and at 1,000,000 decisions. Start-up: `observer serve` over a run directory (`--run`, with an exported graph)
-until it listens, and until its model is in force too (`/readyz` answers 200), against a process that imports FastAPI,
-grpc and ONNX Runtime. All of them find the bytecode that a first, unmeasured start has left in a folder of its own:
-whether Python may keep any elsewhere differs from machine to machine, and compiling is most of a start without.
+Per trace: the look-up of a new trace id, the insert, and its share of the transaction and of the indexes that are built
+now and then, measured over batches of 64 at 1,000 and at 1,000,000 decisions with scores of all kinds.
+
+Start-up: `observer serve` over a run directory (`--run`, with an exported graph) until it listens, and until its model
+is in force too (`/readyz` answers 200), against a process that imports FastAPI, grpc and ONNX Runtime. All of them find
+the bytecode that a first, unmeasured start has left in a folder of its own: whether Python may keep any elsewhere
+differs from machine to machine, and compiling is most of a start without.
 """
 
 import argparse
 import os
+import random
 import secrets
 import subprocess
 import sys
@@ -29,6 +32,8 @@ from observer_core.decisions import Decision
 from observer_serving.buffer.record import DecisionRecord
 
 BATCH = 64
+MEASURED = 8_192
+"""Decisions a measurement: some chunks of the record's index, and never more of them at one size than at another."""
 DECISION = Decision(
     trace_id="", decision="drop", reason="below_threshold", p_wrong=0.1, p_wrong_raw=0.2, threshold=0.5,
     keep_probability=0.02, severity="none", model="builtin", model_version="builtin-1", policy_version="0" * 12,
@@ -44,7 +49,7 @@ def fill(record: DecisionRecord, count: int, *, batch: int) -> float:
     for _ in range(0, count, batch):
         ids = [secrets.token_bytes(16) for _ in range(batch)]
         record.decided(ids)
-        record.add([(replace(DECISION, trace_id=trace_id.hex()), span_ids) for trace_id in ids])
+        record.add([(replace(DECISION, trace_id=i.hex(), p_wrong=random.random()), span_ids) for i in ids])
     return (time.process_time() - started) * 1000 / count
 
 
@@ -52,11 +57,11 @@ def growth(most: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         record = DecisionRecord(Path(folder) / "decisions.sqlite")
         fill(record, 1_000, batch=BATCH)
-        few = min(fill(record, 6_400, batch=BATCH) for _ in range(3))
+        few = min(fill(record, MEASURED, batch=BATCH) for _ in range(3))
         record._db.execute("PRAGMA synchronous = OFF")  # only to get there sooner
         fill(record, most, batch=5_000)
         record._db.execute("PRAGMA synchronous = FULL")
-        many = min(fill(record, 6_400, batch=BATCH) for _ in range(3))
+        many = min(fill(record, MEASURED, batch=BATCH) for _ in range(3))
         record.close()
     print(f"at 1,000 decisions {few:.3f} core-ms a trace, at {most:,} {many:.3f}: ratio {many / few:.2f}")
 

@@ -50,6 +50,7 @@ from observer_serving.score import Scoring, patience
 from observer_serving.spool import Spool
 from observer_serving.stats import Stats
 from observer_serving.storage import open_storage
+from observer_serving.undeliverable import UNDELIVERABLE_FOLDER, Undeliverable
 from observer_serving.uploads import Uploads
 
 log = logging.getLogger(__name__)
@@ -112,11 +113,13 @@ class App:
             self._telemetry = Telemetry(settings.telemetry, metrics, version=version("observer-pipeline"))
         self._spool = Spool(home.ensure(home.spool), max_rows=settings.spool.max_rows, max_age_s=settings.spool.max_age)
         self.exporters = [self._exporter(one) for one in settings.exporters]
+        undeliverable = Undeliverable(self._folder / UNDELIVERABLE_FOLDER)
         delivery = Delivery(
             self.record,
             self.wal.release,
             self._spool,
             self.exporters,
+            undeliverable,
             metrics,
             settle_after=settings.spool.max_age,
             settle_rows=settings.spool.max_rows,
@@ -142,7 +145,9 @@ class App:
         )
         kept = settings.retention.model_copy(update={"decisions": settings.decisions_kept})
         self._retention = Retention(kept, self._folder, self.engine, self.record, self._spool, clock)
-        self._eraser = Eraser(self.engine, assembler, self.record, self.wal, self._spool, self.exporters, metrics)
+        self._eraser = Eraser(
+            self.engine, assembler, self.record, self.wal, self._spool, self.exporters, undeliverable, metrics
+        )
         uploads = Uploads(self._folder, keep=settings.retention.models)
         self._switchboard = Switchboard(self._folder, settings, active, self.scoring, decider, uploads, clock, metrics)
         # A shared buffer holds what this engine has no room for.

@@ -84,11 +84,16 @@ def baseline_scorer(model: BaselineModel) -> RawScorer:
 
 
 class RunScorer:
-    """A `Scorer` over a raw scorer and the calibration of a manifest."""
+    """A `Scorer` over a raw scorer and the calibration of a manifest.
+
+    Raises:
+        InputError: the calibration cannot be used.
+    """
 
     def __init__(self, manifest: Manifest, model_version: str, raw: RawScorer) -> None:
         self.model, self.model_version = manifest.model, model_version
         self.manifest, self.raw = manifest, raw
+        calibrate(np.array([0.5]), manifest)  # what cannot be used is refused here, not at the first trace
 
     def score(self, traces: Sequence[Trace]) -> list[Score]:
         """One score per trace, in order; a score does not depend on the other traces."""

@@ -6,6 +6,9 @@ import zstandard
 
 from observer_serving.receive.status import BAD_DATA, TOO_LARGE, UNSUPPORTED, RefusedError
 
+FIRST_PIECE = 256
+"""Bytes of a compressed member that are read first."""
+
 
 def too_large(limit: int) -> RefusedError:
     """The refusal of a body above `limit` bytes; not retryable."""
@@ -40,19 +43,24 @@ def decompress(body: bytes, encoding: str, limit: int) -> bytes:
 def _inflate(body: bytes, limit: int, window: int) -> bytes:
     """All members of a stream, at most `limit` + 1 bytes."""
     out: list[bytes] = []
-    size = 0
-    rest = body
+    size = at = 0
+    whole = memoryview(body)
     try:
-        while rest:
+        while at < len(body):
             member = zlib.decompressobj(window)
-            piece = member.decompress(rest, limit + 1 - size)
-            out.append(piece)
-            size += len(piece)
-            if size > limit:
-                raise too_large(limit)
-            if not member.eof:
-                raise RefusedError(BAD_DATA, "the compressed body ends too early; send it again")
-            rest = member.unused_data
+            # In growing pieces: zlib copies what follows a member, and a body may consist of a hundred thousand.
+            piece = FIRST_PIECE
+            while not member.eof:
+                if at == len(body):
+                    raise RefusedError(BAD_DATA, "the compressed body ends too early; send it again")
+                given = whole[at : at + piece]
+                data = member.decompress(given, limit + 1 - size)
+                out.append(data)
+                size += len(data)
+                if size > limit:
+                    raise too_large(limit)
+                at += len(given) - len(member.unused_data)
+                piece *= 2
     except zlib.error as error:
         raise RefusedError(
             BAD_DATA, f"the body is not valid {'deflate' if window == zlib.MAX_WBITS else 'gzip'} data: {error}"

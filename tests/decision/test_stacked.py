@@ -126,8 +126,8 @@ def two_sources(n: int, seed: int = 0) -> tuple[list[Trace], np.ndarray, RawScor
         traces.append(trace)
         p_model[str(i)] = float(sigmoid(np.array(read)))
 
-    def model(of: Sequence[Trace], *, only_deciding: bool = True) -> list[RawScore]:
-        return [RawScore(p_model[str(t.trace_id)]) for t in of]
+    def model(traces: Sequence[Trace], *, only_deciding: bool = True) -> list[RawScore]:
+        return [RawScore(p_model[str(t.trace_id)]) for t in traces]
 
     return traces, np.array([t.is_wrong for t in traces]), model
 
