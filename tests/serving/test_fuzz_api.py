@@ -61,7 +61,9 @@ def test_malformed_traces_cost_only_themselves(service: Callable[..., Service]):
     for number, body in enumerate(islice(mutated(5), 500)):
         seen.add(post(live, doors[number % 2], body).status_code)
 
-    @settings(max_examples=300, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=300, deadline=None, database=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    )
     @given(TRACES, st.sampled_from(doors))
     def made_up(trace: dict, path: str) -> None:
         seen.add(post(live, path, json.dumps(trace).encode()).status_code)
@@ -105,7 +107,9 @@ def test_any_question_is_answered(shared_service: Service):
     names = ["decision", "reason", "project", "min_p_wrong", "since", "until", "limit", "cursor", "severity"]
     texts = st.one_of(st.text(alphabet=st.characters(codec="utf-8"), max_size=12), st.integers().map(str))
 
-    @settings(max_examples=150, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=150, deadline=None, database=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    )
     @given(st.sampled_from(names), texts)
     def ask(name: str, text: str) -> None:
         for path in (f"/v1/decisions?{name}={quote(text, safe='')}", f"/v1/decisions/{quote(text, safe='')}"):

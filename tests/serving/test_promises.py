@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
@@ -58,7 +59,8 @@ def export_over_grpc(live: Service, request: ExportTraceServiceRequest) -> grpc.
 def assert_unavailable(error: grpc.RpcError | None) -> None:
     assert isinstance(error, grpc.Call)
     assert error.code() is grpc.StatusCode.UNAVAILABLE
-    details = Status.FromString(dict(error.trailing_metadata() or ())["grpc-status-details-bin"]).details
+    given: Any = error.trailing_metadata()
+    details = Status.FromString(dict(given)["grpc-status-details-bin"]).details
     assert RetryInfo.FromString(details[0].value).retry_delay.seconds >= 1
 
 
