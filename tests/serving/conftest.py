@@ -15,8 +15,8 @@ def service(tmp_path: Path) -> Iterator[Callable[..., Service]]:
     """Start a service with the given settings; all of them are killed at the end."""
     started: list[Service] = []
 
-    def start(**settings: Any) -> Service:
-        made = Service(tmp_path / f"home{len(started)}", settings).start()
+    def start(*, ready: bool = True, **settings: Any) -> Service:
+        made = Service(tmp_path / f"home{len(started)}", settings).start(ready=ready)
         started.append(made)
         return made
 
