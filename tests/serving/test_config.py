@@ -187,7 +187,7 @@ def test_the_environment_gives_text_as_it_stands():
     settings = read_settings(None, {f"OBSERVER__{name}": value for name, value in environment.items()})
 
     def secret(key: SecretStr | None) -> str | None:
-        return key and key.get_secret_value()
+        return None if key is None else key.get_secret_value()
 
     assert secret(settings.api_key) == "12345"
     assert [[secret(key) for key in keys] for keys in (settings.keys.read, settings.keys.ingest)] == [
