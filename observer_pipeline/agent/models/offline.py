@@ -2,21 +2,23 @@
 
 It sees what any model sees (the conversation and the declared tools) and nothing else. Its policy is a generator that
 yields tool calls and is sent their results; since a model call is stateless, every call replays the conversation's
-results into a fresh generator and takes the next move. Its mistakes are its own: names that almost match, wording its
-cues do not know, values that stand closer, hops it leaves out when it is in a hurry.
+results into a fresh generator and takes the next move. Its rules find the answer of nearly every question of the
+generated world. What it gets wrong on its own is competence noise: whether a run has a mistake is drawn before the
+question is looked at, so that no shape of question and no wording tells; which, and where, is drawn among those that
+real readers make: the value of something else, a hop left out, the wrong side of a comparison, a fact overlooked.
 """
 
 import random
 from collections.abc import AsyncGenerator, Generator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from google.adk.models import BaseLlm, LlmRequest, LlmResponse
 from google.genai import types
 
 from observer_pipeline.agent.models.reading import (
+    MONTHS,
     Ask,
-    Reading,
     as_size,
     brackets,
     compared,
@@ -25,58 +27,55 @@ from observer_pipeline.agent.models.reading import (
     plain,
     read,
     understand,
+    values_of,
 )
 from observer_pipeline.agent.models.relations import Relation
+from observer_pipeline.agent.models.wording import said_before, worded
 
 Skill = Literal["strong", "weak"]
 Call = tuple[str, dict[str, Any]]
 Moves = Generator[Call, dict[str, Any], str]
+Mistake = Literal["misreads", "overlooks", "skips", "clips"]
+"""Takes the value of something else; does not see what the page states; leaves out a hop; answers with part of a name.
+
+Over a pair each is that it concludes the wrong way round, or calculates wrongly.
+"""
+_MISTAKES: dict[Mistake, int] = {"misreads": 55, "overlooks": 25, "skips": 15, "clips": 5}
+_MISTAKE_RATE: dict[Skill, float] = {"strong": 0.3, "weak": 0.65}
 
 
 @dataclass(frozen=True, slots=True)
 class Temper:
-    """How carefully one run is done; drawn anew for every question."""
+    """How one run is done; drawn anew for every question, and without regard to it."""
 
-    attention: int  # results of a search it looks at
+    mistake: Mistake | None
+    late: float  # where in the chain the mistake happens: 0 at its beginning, 1 at its end
     patience: int  # further searches when something is not found
     insists: int  # searches in other words before it makes do with a guess
-    words: float  # chance to know each cue word of a relation beyond the plainest
-    strict: float  # word overlap at which it takes a page for the one it looked for
-    skims: float  # chance to take the first value that fits
-    hurries: float  # chance to leave out the rest once it has some value
     lookups: float  # chance to open a page by title instead of searching
-    admits: float  # chance to say that it found nothing instead of guessing
-    clips: float  # chance to answer with a part of the value
+    whole: float  # chance to search for the whole question first
+    verifies: bool  # searches once more when it has the answer
+    admits: float  # chance to say that it found nothing instead of guessing; more between two
 
     @classmethod
     def draw(cls, rng: random.Random, skill: Skill) -> "Temper":
-        """A strong model is mostly careful; a weak one knows fewer words and looks less far."""
-        if skill == "weak":
-            return cls(
-                attention=1,
-                patience=rng.choice((0, 0, 1)),
-                insists=rng.choice((0, 0, 1, 2)),
-                words=0.5,
-                strict=0.3,
-                skims=0.3,
-                hurries=0.2,
-                lookups=0.1,
-                admits=0.1,
-                clips=0.06,
-            )
-        careful = rng.random() < 0.7
+        """A strong model is mostly right; a weak one is often wrong, and looks less far."""
+        mistaken = rng.random() < _MISTAKE_RATE[skill]
+        [mistake] = rng.choices(get_args(Mistake), weights=[_MISTAKES[m] for m in get_args(Mistake)])
         return cls(
-            attention=rng.choice((2, 3, 3)) if careful else 1,
-            patience=rng.choice((1, 2)) if careful else 0,
+            mistake=mistake if mistaken else None,
+            late=max(rng.random(), rng.random()),
+            patience=rng.choice((0, 1, 2) if skill == "strong" else (0, 0, 1)),
             insists=rng.choice((0, 1, 1, 2)),
-            words=0.93 if careful else 0.7,
-            strict=0.9 if careful else 0.45,
-            skims=0.03 if careful else 0.2,
-            hurries=0.02 if careful else 0.12,
-            lookups=0.3,
+            lookups=rng.choice((0.1, 0.5, 0.9) if skill == "strong" else (0.0, 0.3)),
+            whole=0.3,
+            verifies=rng.random() < 0.25,
             admits=0.35,
-            clips=0.04,
         )
+
+
+_ALIKE = 0.9
+"""Share of a name's words that a title must have to be taken for it."""
 
 
 @dataclass(slots=True)
@@ -97,90 +96,142 @@ class Solver:
     temper: Temper
     rng: random.Random
     pages: list[Page] = field(default_factory=list)
-    best: Reading | None = None
+    best: str | None = None
+    unseen: str | None = None
 
     def moves(self) -> Moves:
         """The tool calls of this run, in order; returns the answer."""
+        value = None
         try:
             if self.ask.form == "chain" or len(self.ask.anchors) < 2:
                 value = yield from self._chain()
             else:
                 value = yield from self._comparison()
+            if value and self.temper.verifies:
+                yield from self._search(self.ask.text)
         except Stop:
-            value = self.best.value if self.best else None
+            value = value or self.half_way
         return value or self.last_resort()
+
+    @property
+    def half_way(self) -> str | None:
+        """The last name read on the way, where a name is wanted."""
+        return self.best if self.ask.wanted == "name" else None
 
     def last_resort(self) -> str:
         """An answer out of what was read, or the admission that there is none."""
-        if self.ask.form in ("same", "is_larger", "is_smaller"):
-            return self.rng.choice(("no", "yes"))
-        if self.ask.form in ("larger", "smaller") and self.ask.anchors:
-            return self.rng.choice(self.ask.anchors[:2])
-        if self.rng.random() >= self.temper.admits:
-            for page in reversed(self.pages):
-                found = guess(page.text, page.title, self.ask.wanted, self.ask.text)
-                if found:
-                    return found.value
-            if not self.pages and self.ask.wanted == "year":  # a half memory
-                return str(self.rng.randint(1850, 1990))
-            if not self.pages and self.ask.wanted == "number":
-                return str(self.rng.randint(2, 900))
+        pair = self.ask.form != "chain" and len(self.ask.anchors) >= 2
+        if self.rng.random() >= self.temper.admits * (1.5 if pair else 1):
+            if self.ask.form in ("same", "is_larger", "is_smaller"):
+                return self.rng.choice(("no", "yes"))
+            if self.ask.form in ("larger", "smaller") and pair:
+                return self.rng.choice(self.ask.anchors[:2])
+            found = self._elsewhere()
+            if found:
+                return found
+            if self.ask.wanted in ("date", "year", "number"):  # a half memory
+                return self._remembered()
         return self.rng.choice(("I could not find the answer.", "unknown", ""))
+
+    def _elsewhere(self) -> str | None:
+        """What other pages state for the relation asked for, else anything of the kind wanted."""
+        last = self.ask.relations[-1] if self.ask.relations else None
+        for page in reversed(self.pages):
+            found = read(page.text, page.title, last) if last and last.kind == self.ask.wanted else None
+            if found and found != self.unseen:
+                return found
+        for page in reversed(self.pages):
+            found = guess(page.text, page.title, self.ask.wanted, self.ask.text, unlike=self.unseen)
+            if found:
+                return found
+        return None
+
+    def _remembered(self) -> str:
+        """A date, a year or a number out of nowhere."""
+        if self.ask.wanted == "date":
+            return f"{self.rng.randint(1, 28)} {self.rng.choice(MONTHS)} {self.rng.randint(1820, 1990)}"
+        if self.ask.wanted == "year":
+            return str(self.rng.randint(1480, 2010))
+        return f"{round(30 * 10_000 ** self.rng.random()):,}"
 
     def _chain(self) -> Generator[Call, dict[str, Any], str | None]:
         """Follow the relations one page after another."""
         if not self.ask.anchors:
             yield from self._search(self.ask.text)
             return None
-        name, remaining = self.ask.anchors[0], list(self.ask.relations)
-        value: Reading | None = None
-        while True:
-            page = yield from self._find(name, remaining[0] if remaining else None)
-            if page is None:
-                yield from self._insist()
-                return self._settle(value)
-            step = self._step(page, remaining)
-            if step is None and self.temper.patience and remaining:
-                page = (yield from self._again(name, remaining[0])) or page
-                step = self._step(page, remaining)
-            if step is None:
+        name, relations = self.ask.anchors[0], self.ask.relations
+        mistaken = min(int(self.temper.late * len(relations)), len(relations) - 1) if self.temper.mistake else -1
+        value: str | None = None
+        for hop, relation in enumerate(relations):
+            page = yield from self._find(name, relation)
+            found = read(page.text, page.title, relation) if page else None
+            if page and hop == mistaken:
+                found = self._mistaken(page, relation, found)
+            if found is None and page and self.temper.patience:
+                page = (yield from self._again(name, relation)) or page
+                found = read(page.text, page.title, relation)
+                found = None if found == self.unseen else found
+            if found is None:
                 yield from self._insist()
                 return self._settle(value, page)
-            relation, value = step
-            remaining.remove(relation)
-            if not remaining or relation.kind != "name":
-                return self._finish(value, relation)
-            if self.rng.random() < self.temper.hurries:
-                return self._settle(value, page)
-            self.best = value
-            name = value.value
+            value = found
+            if hop == len(relations) - 1 or relation.kind != "name":
+                break
+            if hop == mistaken and self.temper.mistake == "skips":
+                break
+            self.best = name = value
+        if value is None:
+            page = yield from self._find(name, None)
+            return self._settle(None, page)
+        return self._finish(value)
 
-    def _step(self, page: Page, remaining: list[Relation]) -> tuple[Relation, Reading] | None:
-        """The first relation still to follow that the page states; a careless reader also takes a later one."""
-        careful = self.temper.strict > 0.6
-        for relation in remaining[:1] if careful else remaining:
-            found = self._read(page, relation)
-            if found:
-                return relation, found
-        return None
+    def _mistaken(self, page: Page, relation: Relation, right: str | None) -> str | None:
+        """What is read there instead of the right value."""
+        last = self.ask.relations[-1]
+        if right is None or (self.temper.mistake == "clips" and relation is last):
+            return right  # `_finish` clips
+        if self.temper.mistake == "overlooks":
+            self.unseen = right
+            return None
+        if self.temper.mistake == "skips" and relation is not last:
+            return read(page.text, page.title, last) or right
+        return self._misread(page, relation, right)
 
-    def _settle(self, value: Reading | None, page: Page | None = None) -> str | None:
-        """Something to answer though the last relation was not read: the value so far, or a guess from the page."""
-        if page and self.rng.random() >= self.temper.admits / 2:
-            found = guess(page.text, page.title, self.ask.wanted, self.ask.text)
-            if found:
-                return found.value
-        return value.value if value and self.ask.wanted == "name" and self.rng.random() < 0.5 else None
+    def _misread(self, page: Page, relation: Relation, right: str) -> str | None:
+        """A value of the same kind: the same relation of another page at hand, else something else on this page."""
+        others = [read(other.text, other.title, relation) for other in self.pages if other is not page]
+        choices = [value for value in others if value and value != right]
+        if not choices or self.rng.random() < 0.3:
+            choices += [value for value in values_of(page.text, page.title, relation.kind) if value != right]
+        if not choices and as_size(right):
+            return self._slipped(right)
+        if not choices:
+            self.unseen = right
+        return self.rng.choice(choices) if choices else None
 
-    def _finish(self, value: Reading, relation: Relation) -> str:
+    def _slipped(self, value: str) -> str:
+        """A number or date with one of its digits read wrongly."""
+        places = [i for i, letter in enumerate(value) if letter.isdigit()][1:] or [0]
+        place = self.rng.choice(places[-2:])
+        return value[:place] + str((int(value[place]) + self.rng.choice((1, 3, 5))) % 10) + value[place + 1 :]
+
+    def _settle(self, value: str | None, page: Page | None = None) -> str | None:
+        """Something to answer though the last relation was not read: a guess from the page, or the value so far."""
+        if self.rng.random() < self.temper.admits:
+            return None
+        if self.rng.random() < 0.5 and (found := self._elsewhere()):
+            return found
+        found = page and guess(page.text, page.title, self.ask.wanted, self.ask.text, unlike=self.unseen)
+        return found or (value if self.ask.wanted == "name" else None)
+
+    def _finish(self, value: str) -> str:
         """The value in the form the question wants."""
-        text = value.value
-        if self.ask.wanted == "year" and relation.kind in ("date", "year"):
-            text = text.split()[-1].rstrip(".")
-        words = text.split()
-        if len(words) > 1 and self.rng.random() < self.temper.clips:
+        if self.ask.wanted == "year":
+            value = value.split()[-1].rstrip(".")
+        words = value.split()
+        if self.temper.mistake == "clips" and len(words) > 1:
             return words[-1]
-        return text
+        return value
 
     def _comparison(self) -> Generator[Call, dict[str, Any], str | None]:
         """Read the compared value of both sides, then compare."""
@@ -188,92 +239,101 @@ class Solver:
         anchors = self.ask.anchors[:2] if len(self.ask.anchors) == 2 else (self.ask.anchors[0], self.ask.anchors[-1])
         choices = self.ask.relations if self.ask.form == "same" else compared(self.ask)
         used: Relation | None = None
+        pages: list[Page | None] = []
         for name in anchors:
-            if values and self.rng.random() < self.temper.hurries:
-                break
             page = yield from self._find(name, (used or choices[0]) if choices else None)
             found = None
-            for relation in [used] if used else choices:
-                found = self._read(page, relation) if page else None
+            for relation in (used, *choices) if used else choices:
+                found = read(page.text, page.title, relation) if page else None
                 if found:
                     used = relation
                     break
-            values.append(found.value if found else None)
-        known = [value for value in values if value is not None]
-        if len(known) < 2:
+            pages.append(page)
+            values.append(found)
+        first, second = values
+        if first is None or second is None or used is None:
             yield from self._insist()
             return None
+        turned = self.temper.mistake is not None
+        if self.temper.mistake == "overlooks":
+            yield from self._insist()  # in vain; what it then says of the two is a wrong guess
         if self.ask.form == "same":
-            return "yes" if plain(known[0]) == plain(known[1]) else "no"
-        sizes = [size for value in known if (size := as_size(value)) is not None]
-        if len(sizes) < 2:
+            return "yes" if (plain(first) == plain(second)) != turned else "no"
+        sizes = as_size(first), as_size(second)
+        if sizes[0] is None or sizes[1] is None:
             return None
         if self.ask.form in ("difference", "sum"):
-            return self._calculate(sizes[0][0], sizes[1][0])
-        smaller_first = sizes[0] < sizes[1]
+            misread = self._misread(pages[1], used, second) if self.temper.mistake == "misreads" and pages[1] else None
+            if misread and misread != first and (other := as_size(misread)):
+                return self._calculate(sizes[0][0], other[0], turned=False)
+            return self._calculate(sizes[0][0], sizes[1][0], turned=turned)
+        smaller_first = (sizes[0] < sizes[1]) != turned
         if self.ask.form in ("is_larger", "is_smaller"):
             return "yes" if smaller_first == (self.ask.form == "is_smaller") else "no"
         return anchors[0 if smaller_first == (self.ask.form == "smaller") else 1]
 
-    def _calculate(self, first: int, second: int) -> str:
-        """The difference or the sum of two numbers; in a hurry a carry gets lost."""
+    def _calculate(self, first: int, second: int, *, turned: bool) -> str:
+        """The difference or the sum of two numbers; turned, a carry gets lost."""
         result = abs(first - second) if self.ask.form == "difference" else first + second
-        if self.rng.random() < self.temper.skims:
+        if turned:
             result += self.rng.choice((-1, 1, 10, 100)) if result > 1 else 1
         return f"{result:,}"
 
-    def _read(self, page: Page, relation: Relation) -> Reading | None:
-        """Read with the cue words this run knows (the same ones each time)."""
-        knows = random.Random(f"{self.ask.text}:{relation.name}:{self.temper.words}")
-        cues = [cue for i, cue in enumerate(relation.cues) if knows.random() < self.temper.words or i == 0]
-        return read(page.text, page.title, relation, cues, skim=self.rng.random() < self.temper.skims)
-
     def _find(self, name: str, relation: Relation | None) -> Generator[Call, dict[str, Any], Page | None]:
         """The page about a name: from what was seen, else by search or lookup; perhaps one that only looks like it."""
-        seen = self._pick(name, self.pages, exact=True)
+        seen = self._titled(name, self.pages)
         if seen:
             return seen
-        if self.rng.random() < self.temper.lookups:
+        if self.pages and self.rng.random() < self.temper.lookups:
             page = yield from self._lookup(name)
             if page:
                 return page
         query = name if relation is None or self.rng.random() < 0.5 else f"{name} {relation.cues[0]}"
+        if not self.pages and self.rng.random() < self.temper.whole:
+            query = self.ask.text
         results = yield from self._search(query)
-        page = self._pick(name, results[: self.temper.attention], exact=False)
+        page = self._titled(name, results) or self._named(name, results)
+        if page is None and query != name:
+            results = yield from self._search(name)
+            page = self._titled(name, results) or self._named(name, results)
         tries = self.temper.patience
         while page is None and tries > 0:
             tries -= 1
             results = yield from self._search(
                 f"{name} {relation.name.replace('_', ' ')}" if relation and tries else name
             )
-            page = self._pick(name, results, exact=False)
-        return page or (results[0] if results and self.temper.strict < 0.6 else None)
+            page = self._titled(name, results) or self._named(name, results) or self._like(name, results)
+        return page
 
-    def _pick(self, name: str, pages: list[Page], *, exact: bool) -> Page | None:
-        """The page titled so, else one that names it in its first sentence, else one with a title like it."""
+    def _titled(self, name: str, pages: list[Page]) -> Page | None:
+        """The page titled so; of namesakes the one whose bracketed addition the question has before the name."""
         same = [page for page in pages if plain(page.title) == plain(name)]
-        if same:
-            asked = self.ask.text.lower()
-            kind = next((p for p in same if any(f"the {b} {name}".lower() in asked for b in brackets(p.title))), None)
-            return kind or same[0]
-        if exact:
-            return None
+        asked = self.ask.text.lower()
+        kind = next((p for p in same if any(f"the {b} {name}".lower() in asked for b in brackets(p.title))), None)
+        return kind or (same[0] if same else None)
+
+    def _named(self, name: str, pages: list[Page]) -> Page | None:
+        """A page that has the name at its beginning, beside that of its title."""
         for page in pages:
-            if plain(name) in plain(page.text[: len(page.title) + 160]):
+            if plain(name) in plain(page.text[: len(page.title) + 160]) and plain(name) not in plain(page.title):
                 return page
+        return None
+
+    def _like(self, name: str, pages: list[Page]) -> Page | None:
+        """A page whose title has nearly all words of the name."""
         close = max(pages, key=lambda page: overlap(name, page.title), default=None)
-        return close if close and overlap(name, close.title) >= self.temper.strict else None
+        return close if close and overlap(name, close.title) >= _ALIKE else None
 
     def _again(self, name: str, relation: Relation) -> Generator[Call, dict[str, Any], Page | None]:
-        """One more search for a relation the page did not state in words it knows."""
+        """One more search for a relation that was not found on the page."""
         results = yield from self._search(f"{name} {relation.name.replace('_', ' ')}")
-        return self._pick(name, results, exact=True)
+        return self._titled(name, results)
 
     def _insist(self) -> Generator[Call, dict[str, Any], None]:
         """Search on in other words, as agents do that have not found it: real ones call more often where they fail."""
         words = [self.ask.text, *(f"{name} {self.ask.wanted}" for name in self.ask.anchors), *self.ask.anchors]
         if self.best:
-            words.insert(1, f"{self.best.value} {self.ask.wanted}")
+            words.insert(1, f"{self.best} {self.ask.wanted}")
         for query in words[: self.temper.insists]:
             yield from self._search(query)
 
@@ -352,12 +412,11 @@ class OfflineLlm(BaseLlm):
             for result in results:
                 call = moves.send(result)
         except StopIteration as end:
-            return [types.Part(text=_wording(str(end.value), manner))]
+            return [types.Part(text=worded(str(end.value), manner))]
         if call[0] not in tools:  # nothing can be called any more: answer from what was read
-            value = solver.best.value if solver.best else solver.last_resort()
-            return [types.Part(text=_wording(value, manner))]
+            return [types.Part(text=worded(solver.half_way or solver.last_resort(), manner))]
         name, args = call
-        thought = _thought(name, args, manner)
+        thought = said_before(name, args, manner)
         said = [types.Part(text=thought)] if thought else []
         return [*said, types.Part(function_call=types.FunctionCall(name=name, args=args))]
 
@@ -377,19 +436,3 @@ def conversation(contents: list[types.Content]) -> tuple[str, list[dict[str, Any
 def _tools(llm_request: LlmRequest) -> list[types.Tool]:
     tools = (llm_request.config.tools if llm_request.config else None) or []
     return [tool for tool in tools if isinstance(tool, types.Tool)]
-
-
-def _thought(name: str, args: dict[str, Any], rng: random.Random) -> str:
-    if rng.random() < 0.5:
-        return ""
-    subject = next(iter(args.values()), "")
-    if name == "lookup":
-        return rng.choice((f"Let me open the page on {subject}.", f"I will look up {subject}."))
-    return rng.choice((f"I need to search for {subject}.", f"Next: {subject}.", "Let me search for that."))
-
-
-def _wording(value: str, rng: random.Random) -> str:
-    """Mostly the bare answer as instructed, sometimes with the usual wrapping."""
-    if not value or rng.random() < 0.75:
-        return value
-    return rng.choice((f"Answer: {value}", f"**{value}**", f"{value}.", f"The answer is {value}."))
