@@ -19,7 +19,7 @@ SEED4_RATES = {"contradiction": 0.09, "missing_evidence": 0.085, "early_stop": 0
 ALL_SHARE = 0.4
 """Share of seeded runs under the plan `all`."""
 
-_SPARED = 0.5
+_SPARED = 0.75
 """Share of the faults of `TOSSED` that yes-or-no questions exchange for others."""
 
 NAMED = ("natural", "seed4", "all")
@@ -32,7 +32,7 @@ class FaultPlan:
     Args:
         rates: kind → share of all runs. Where a question offers no place for the fault drawn, another of the plan is
             drawn in its stead, so that every sort of question has the same share of seeded runs and none tells; of
-            faults that leave a yes or no to luck half do without for the same reason.
+            faults that leave a yes or no to luck most are exchanged for the same reason.
         seed: another seed, other runs.
         harmless: whether natural runs get the harmless look-alikes of the plan's faults, as often as seeded runs get
             the faults; without them a failing tool or a cut text would give the fault away.

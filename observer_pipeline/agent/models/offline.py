@@ -55,7 +55,7 @@ class Temper:
     lookups: float  # chance to open a page by title instead of searching
     whole: float  # chance to search for the whole question first
     verifies: bool  # searches once more when it has the answer
-    admits: float  # chance to say that it found nothing instead of guessing; more between two
+    admits: float  # chance to say that it found nothing instead of guessing
 
     @classmethod
     def draw(cls, rng: random.Random, skill: Skill) -> "Temper":
@@ -66,9 +66,9 @@ class Temper:
             mistake=mistake if mistaken else None,
             late=max(rng.random(), rng.random()),
             patience=rng.choice((0, 1, 2) if skill == "strong" else (0, 0, 1)),
-            insists=rng.choice((0, 1, 1, 2)),
+            insists=rng.choice((1, 1, 2, 2)),
             lookups=rng.choice((0.1, 0.5, 0.9) if skill == "strong" else (0.0, 0.3)),
-            whole=0.3,
+            whole=0.5,
             verifies=rng.random() < 0.25,
             admits=0.35,
         )
@@ -121,7 +121,7 @@ class Solver:
     def last_resort(self) -> str:
         """An answer out of what was read, or the admission that there is none."""
         pair = self.ask.form != "chain" and len(self.ask.anchors) >= 2
-        if self.rng.random() >= self.temper.admits * (1.5 if pair else 1):
+        if self.rng.random() >= self.temper.admits:
             if self.ask.form in ("same", "is_larger", "is_smaller"):
                 return self.rng.choice(("no", "yes"))
             if self.ask.form in ("larger", "smaller") and pair:
@@ -331,9 +331,10 @@ class Solver:
 
     def _insist(self) -> Generator[Call, dict[str, Any], None]:
         """Search on in other words, as agents do that have not found it: real ones call more often where they fail."""
-        words = [self.ask.text, *(f"{name} {self.ask.wanted}" for name in self.ask.anchors), *self.ask.anchors]
-        if self.best:
-            words.insert(1, f"{self.best} {self.ask.wanted}")
+        last = self.pages[-1:]
+        around = [name for page in last for name in values_of(page.text, page.title, "name")]
+        self.rng.shuffle(around)
+        words = [*around[:2], self.ask.text, *(f"{name} {self.ask.wanted}" for name in self.ask.anchors)]
         for query in words[: self.temper.insists]:
             yield from self._search(query)
 

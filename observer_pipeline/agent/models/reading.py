@@ -56,8 +56,10 @@ _OPENERS = _words(
     "the a an if of by"
 )
 _LINKS = _words("of the and & at for in de von van")
-_PRONOUNS = _words("it its he his she her they their in after although about some born shot begun finished over an a "
-    "founded visitors critics parts flooding enrolment teaching do")
+_PRONOUNS = _words(
+    "it its he his she her they their in after although about some born shot begun finished over an a "
+    "founded visitors critics parts flooding enrolment teaching do"
+)
 
 
 @dataclass(frozen=True, slots=True)

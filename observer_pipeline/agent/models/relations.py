@@ -109,6 +109,7 @@ RELATIONS = (
             r"(university where).*?(studied)",
             r"(university that).*?(graduated from)",
             r"(which university did).*(attend)",
+            r"(study).*(same university)",
             r"same university",
             r"stud(?:y|ied)",
             r"attend",
