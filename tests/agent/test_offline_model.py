@@ -69,7 +69,7 @@ def test_whether_a_run_is_right_hangs_on_its_mistake_and_not_on_the_shape_of_the
         wrong.setdefault(ask.form, []).append((labels[0] != "correct", labels[1] != "correct"))
     assert set(wrong) == set(get_args(Form))
     for form, found in wrong.items():
-        assert mean(without for without, _ in found) < 0.08, form
+        assert mean(without for without, _ in found) < 0.15, form
         assert mean(with_one for _, with_one in found) > 0.8, form
 
 
