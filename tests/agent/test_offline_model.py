@@ -10,8 +10,10 @@ import pytest
 from google.genai import types
 
 from observer_core.traces.labels import gold_label
-from observer_pipeline.agent.models.offline import Mistake, Skill, Solver, Temper, conversation
+from observer_pipeline.agent.models.offline import conversation
 from observer_pipeline.agent.models.reading import BY_NAME, Form, as_size, name_spans, read, understand, values_of
+from observer_pipeline.agent.models.solver import Solver
+from observer_pipeline.agent.models.temper import Mistake, Skill, Temper
 from observer_pipeline.agent.questions import AgentQuestion
 from observer_pipeline.agent.runner import Budget, clean_answer
 from observer_pipeline.agent.tools import ParagraphIndex, Toolbox
