@@ -60,7 +60,7 @@ class Solver:
             else:
                 value = yield from self._comparison()
             if value and self.temper.verifies:
-                yield from self._verify()
+                yield from self._search(self.ask.text)
         except Stop:
             value = value or self.half_way
         return value or self.last_resort()
@@ -289,12 +289,6 @@ class Solver:
         words = [*around[:2], self.ask.text, *(f"{name} {self.ask.wanted}" for name in self.ask.anchors)]
         for query in words[: self.temper.insists]:
             yield from self._search(query)
-
-    def _verify(self) -> Generator[Call, dict[str, Any], None]:
-        """Search on though it has the answer, as it does where it has none: searches in vain must not tell."""
-        if self.ask.form == "chain" and self.ask.relations and self.temper.patience:
-            yield from self._again(self.best or self.ask.anchors[0], self.ask.relations[-1])
-        yield from self._insist()
 
     def _search(self, query: str) -> Generator[Call, dict[str, Any], list[Page]]:
         response = yield from self._call("search", {"query": query})
