@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-import httpx
-
 from observer_core.errors import InputError
 
 Aggregate = Literal["mean", "max", "min", "last", "sum", "count"]
@@ -219,6 +217,8 @@ class Webhook:
         Raises:
             WebhookError: it was not taken.
         """
+        import httpx  # a service that alerts nobody starts without it
+
         problem = ""
         for attempt in range(self._retries + 1):
             if attempt:

@@ -7,8 +7,6 @@ import json
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-import pyarrow as pa
-
 Verdict = Literal["keep", "drop"]
 Severity = Literal["high", "normal", "none"]
 CompleteReason = Literal["root_ended", "timeout", "span_cap", "byte_cap", "evicted", "shutdown"]
@@ -77,53 +75,11 @@ class Decision:
         return out
 
 
-_FLOATS = {"p_wrong", "p_wrong_raw", "threshold", "keep_probability", "latency_ms"}
-_INTS = {"spans", "late_spans"}
-_BOOLS = {"state_truncated", "exported"}
 OBJECTS = ("answers", "shadow", "evaluators")
 """Fields that are JSON objects; the spool holds them as JSON text."""
 
-DECISION_SCHEMA = pa.schema(
-    [
-        (
-            f.name,
-            pa.float64()
-            if f.name in _FLOATS
-            else pa.int64()
-            if f.name in _INTS
-            else pa.bool_()
-            if f.name in _BOOLS
-            else pa.string(),
-        )
-        for f in fields(Decision)
-    ]
-)
-"""`spool/decisions/*.parquet`: one row per decision, as it was when decided."""
-
-EXPORT_SCHEMA = pa.schema(
-    [
-        ("trace_id", pa.string()),
-        ("exporter", pa.string()),
-        ("outcome", pa.string()),
-        ("spans", pa.int64()),
-        ("at", pa.string()),
-    ]
-)
-"""`spool/exports/*.parquet`: later outcomes. `outcome` is `exported`, `late_spans` or `dead_letter`."""
-
-TRACE_SCHEMA = pa.schema(
-    [
-        ("trace_id", pa.string()),
-        ("root_span_id", pa.string()),
-        ("project", pa.string()),
-        ("decided_at", pa.string()),
-        ("trace", pa.string()),
-    ]
-)
-"""`spool/traces/*.parquet`: kept traces, the inputs of the state. `trace` is the JSON object of a `Trace`."""
-
 
 def decision_row(decision: Decision) -> dict[str, Any]:
-    """The record as a row of `DECISION_SCHEMA`."""
+    """The record as a row of `spool_tables.DECISION_SCHEMA`."""
     row = decision.to_json()
     return row | {name: json.dumps(row[name], separators=(",", ":")) for name in OBJECTS}

@@ -19,6 +19,7 @@ from pydantic import (
     SecretStr,
     SerializerFunctionWrapHandler,
     StringConstraints,
+    field_validator,
     model_serializer,
     model_validator,
 )
@@ -204,6 +205,13 @@ class Policy(_Settings):
         default=None, description="The same on every replica; without one it is made once under `serving/`"
     )
     rules: tuple[Rule, ...] = Field(default=(), description="The first that matches wins")
+
+    @field_validator("hash_key")
+    @classmethod
+    def _not_empty(cls, key: SecretStr | None) -> SecretStr | None:
+        if key is not None and not key.get_secret_value():
+            raise ValueError("a key must not be empty; leave it out for one made by the service")
+        return key
 
     @model_validator(mode="before")
     @classmethod

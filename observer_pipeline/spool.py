@@ -14,8 +14,8 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from observer_core.decisions import DECISION_SCHEMA, EXPORT_SCHEMA, TRACE_SCHEMA
 from observer_core.errors import InputError
+from observer_core.spool_tables import DECISION_SCHEMA, EXPORT_SCHEMA, TRACE_SCHEMA
 from observer_pipeline.resources.warehouse import Warehouse
 
 KINDS = {

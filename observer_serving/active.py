@@ -6,11 +6,13 @@ and its golden traces have been checked; on any doubt the old one stays. Project
 switch by themselves.
 """
 
+import asyncio
+import contextlib
 import json
 import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -120,7 +122,9 @@ class Loading:
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.active = read_active(folder, settings)
         self._models: Future[dict[str, LoadedModel]] = Future()
-        threading.Thread(target=self._load, args=(settings,), name="observer-load", daemon=True).start()
+        self._models.set_running_or_notify_cancel()  # a model cannot be interrupted
+        self._thread = threading.Thread(target=self._load, args=(settings,), name="observer-load", daemon=True)
+        self._thread.start()
 
     def models(self) -> dict[str, LoadedModel]:
         """The models, once they are loaded.
@@ -129,6 +133,19 @@ class Loading:
             InputError: one does not pass its checks.
         """
         return self._models.result()
+
+    @property
+    def done(self) -> bool:
+        """Whether `models` returns at once, or raises."""
+        return self._models.done()
+
+    async def wait(self) -> None:
+        """Return when the models are loaded; raises as `models`."""
+        await asyncio.wrap_future(self._models)
+
+    def join(self, seconds: float) -> None:
+        """Wait for the thread: a process that ends while native code works on one of its threads may crash."""
+        self._thread.join(seconds)
 
     def _load(self, settings: Settings) -> None:
         try:
@@ -143,7 +160,10 @@ def policies_of(active: Mapping[str, Active]) -> dict[str, Policy]:
 
 
 class Switchboard:
-    """Switches models and policies of a running service; calls come from any thread and wait for each other."""
+    """Switches models and policies of a running service; calls come from any thread and wait for each other.
+
+    Until `begin` nothing can be switched (`ObserverError`): the models of the start are still being loaded.
+    """
 
     def __init__(
         self,
@@ -165,8 +185,15 @@ class Switchboard:
         self._metrics = metrics
         self._lock = threading.Lock()
         self.uploads = uploads
-        self.since = {scope: rfc3339(clock.now_ns()) for scope in active}
-        self._save()
+        self.since: dict[str, str] = {}
+
+    def begin(self, models: Mapping[str, LoadedModel]) -> None:
+        """Put the models of the start in force, which have passed their checks."""
+        with self._lock:
+            self._save()
+            self.since = {scope: rfc3339(self._clock.now_ns()) for scope in self._active}
+            self._decider.begin({scope: model.validation_scores for scope, model in models.items()})
+            self._scoring.begin(models)
 
     def active(self, scope: str = SERVICE) -> Active:
         """What is in force in a scope.
@@ -186,7 +213,7 @@ class Switchboard:
         Raises:
             InputError: it did not pass; the old one serves on, and the refusal is recorded.
         """
-        with self._lock:
+        with self._switching():
             active, scorer = self.active(scope), self._settings.scorer_of(scope)
             if active.model is None or scorer is None:
                 raise InputError(f"project {scope!r} has no scorer of its own; add projects.{scope}.scorer")
@@ -224,7 +251,7 @@ class Switchboard:
         """
         if isinstance(data, dict) and data.get("hash_key") is not None:
             raise InputError("policy.hash_key: is set in observer.yaml only; leave it out")
-        with self._lock:
+        with self._switching():
             active = self.active(scope)
             if active.policy is None:
                 raise InputError(f"project {scope!r} has no policy of its own; add projects.{scope}.policy")
@@ -247,7 +274,7 @@ class Switchboard:
         Raises:
             InputError: a model does not pass, or projects came or went (routes are laid at start); all stays as it was.
         """
-        with self._lock:
+        with self._switching():
             return self._reload(settings)
 
     def note_refusal(self, why: str) -> None:
@@ -284,6 +311,12 @@ class Switchboard:
                 words.append(f"{_named(scope)}policy")
         self._save()
         return words
+
+    @contextlib.contextmanager
+    def _switching(self) -> Iterator[None]:
+        with self._lock:
+            self._scoring.route()  # raises while the models are being loaded
+            yield
 
     @staticmethod
     def _shape(active: Mapping[str, Active]) -> dict[str, tuple[bool, bool]]:

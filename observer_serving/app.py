@@ -1,6 +1,8 @@
 """The service put together: what is built in which order, how it starts, drains and stops.
 
-Start: lock the state folder, bind the ports, check the model, read the log back, then listen.
+Start: lock the state folder, bind the ports, read the log back, then listen. A model may still be loading then: spans
+are taken in, logged and assembled, their traces wait for it, and `/readyz` says so. One that does not pass its checks
+ends the service as if it had not started; what was acknowledged meanwhile is in the log.
 Stop (SIGTERM, Ctrl-C): refuse new work with 503, decide what is open within the drain deadline, close the ports last,
 so that clients are told to come back and never meet a closed door. What could not be decided waits in the log.
 """
@@ -15,8 +17,6 @@ from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-import pyarrow as pa
 
 from observer_core.errors import InputError
 from observer_core.home import Home
@@ -46,11 +46,11 @@ from observer_serving.receive.protocol import OtlpProtocol
 from observer_serving.receive.receiver import Gate, Receiver
 from observer_serving.redact import make_redactor
 from observer_serving.retention import Retention
-from observer_serving.score import Scoring
+from observer_serving.score import Scoring, patience
 from observer_serving.spool import Spool
 from observer_serving.stats import Stats
 from observer_serving.storage import open_storage
-from observer_serving.telemetry import Telemetry
+from observer_serving.undeliverable import UNDELIVERABLE_FOLDER, Undeliverable
 from observer_serving.uploads import Uploads
 
 log = logging.getLogger(__name__)
@@ -65,10 +65,12 @@ class App:
         """Build everything and bind the ports; nothing runs yet.
 
         Args:
-            loading: the models of these settings, if their loading has begun.
+            loading: the models of these settings, for a service that listens before they are loaded; without it they
+                are loaded here.
 
         Raises:
-            InputError: the folder cannot be written or is in use, a port is taken, the model does not pass its checks.
+            InputError: the folder cannot be written or is in use, a port is taken, a model loaded here does not pass
+                its checks.
             ObserverError: the decision record cannot be opened.
         """
         self.settings = settings
@@ -83,20 +85,14 @@ class App:
         }
         metrics, stats = Metrics(), Stats(clock.monotonic())
         self._metrics = metrics
-        loading = loading or Loading(self._folder, settings)
-        active, models = loading.active, loading.models()
+        self._loading = loading or Loading(self._folder, settings)
+        active = self._loading.active
         self._storage = storage = open_storage(settings, self._folder, lambda: self.engine)
         self.record, self.wal = storage.record, storage.buffer
-        scores = {scope: model.validation_scores for scope, model in models.items()}
-        decider = Decider(
-            self._folder,
-            policies_of(active),
-            clock,
-            initial_scores=scores,
-            own_key=storage.own_key,
-            epochs=storage.epochs,
+        decider = Decider(self._folder, policies_of(active), clock, own_key=storage.own_key, epochs=storage.epochs)
+        self.scoring = Scoring(
+            {}, lambda event: self.engine.put(event), clock, metrics, patience=patience(settings.scorer)
         )
-        self.scoring = Scoring(models, lambda event: self.engine.put(event), clock, metrics)
         self._evaluators = (
             Evaluators(settings.evaluators, lambda evaluated: self.engine.put(evaluated), metrics)
             if settings.evaluators.rewards
@@ -107,18 +103,20 @@ class App:
             if settings.notify.webhooks
             else None
         )
-        self._telemetry = (
-            Telemetry(settings.telemetry, metrics, version=version("observer-pipeline"))
-            if settings.telemetry.endpoint is not None
-            else None
-        )
+        self._telemetry = None
+        if settings.telemetry.endpoint is not None:
+            from observer_serving.telemetry import Telemetry
+
+            self._telemetry = Telemetry(settings.telemetry, metrics, version=version("observer-pipeline"))
         self._spool = Spool(home.ensure(home.spool), max_rows=settings.spool.max_rows, max_age_s=settings.spool.max_age)
         self.exporters = [self._exporter(one) for one in settings.exporters]
+        undeliverable = Undeliverable(self._folder / UNDELIVERABLE_FOLDER)
         delivery = Delivery(
             self.record,
             self.wal.release,
             self._spool,
             self.exporters,
+            undeliverable,
             metrics,
             settle_after=settings.spool.max_age,
             settle_rows=settings.spool.max_rows,
@@ -144,7 +142,9 @@ class App:
         )
         kept = settings.retention.model_copy(update={"decisions": settings.decisions_kept})
         self._retention = Retention(kept, self._folder, self.engine, self.record, self._spool, clock)
-        self._eraser = Eraser(self.engine, assembler, self.record, self.wal, self._spool, self.exporters, metrics)
+        self._eraser = Eraser(
+            self.engine, assembler, self.record, self.wal, self._spool, self.exporters, undeliverable, metrics
+        )
         uploads = Uploads(self._folder, keep=settings.retention.models)
         self._switchboard = Switchboard(self._folder, settings, active, self.scoring, decider, uploads, clock, metrics)
         # A shared buffer holds what this engine has no room for.
@@ -189,6 +189,8 @@ class App:
         )
         self.addresses: dict[str, str] = {}
         """Name → `host:port` of every listener, once it listens."""
+        if loading is None:
+            self._switchboard.begin(self._loading.models())
 
     def _exporter(self, settings: ExporterSettings) -> Exporter:
         folder = self._folder / EXPORT_FOLDER / settings.name
@@ -222,8 +224,6 @@ class App:
             await listener.start()
             host, _ = split_address(getattr(self.settings.listen, name))
             self.addresses[name] = f"[{host}]:{listener.port}" if ":" in host else f"{host}:{listener.port}"
-        # pyarrow imports pandas at its first conversion, where it is installed: a second, but not while deciding.
-        threading.Thread(target=pa.array, args=([None],), daemon=True).start()
         log.info("listening", extra={"fields": {"listen": self.addresses}})
 
     def _logged(self) -> Iterable[Logged]:
@@ -234,6 +234,8 @@ class App:
         """Drain within the deadline, then stop listening and close everything."""
         deadline = time.monotonic() + self.settings.drain
         self._gate.draining = True
+        if self.scoring.loading:  # nothing can be decided; it is in the log
+            deadline = time.monotonic()
         await asyncio.to_thread(self._retention.stop)
         await asyncio.to_thread(self._eraser.stop)
         await asyncio.to_thread(self.wal.flush)
@@ -287,8 +289,18 @@ class App:
         on_ready: Callable[["App"], None] | None = None,
         read_again: Callable[[], Settings] | None = None,
     ) -> None:
-        """Serve until SIGTERM or SIGINT; a second one ends the drain. SIGHUP puts what `read_again` gives in force."""
+        """Serve until SIGTERM or SIGINT; a second one ends the drain. SIGHUP puts what `read_again` gives in force.
+
+        Raises:
+            InputError: a model does not pass its checks; what was acknowledged meanwhile is in the log.
+        """
         loop = asyncio.get_running_loop()
+        loaded = asyncio.create_task(self._load())
+        # What is wrong at first sight (no such run) is said instead of listening. What is shared goes to other
+        # workers meanwhile, and a log that does not fit in memory can only be read back while traces are decided.
+        log_is_large = self.wal.left > self.settings.assembly.max_total_bytes // 2
+        if self._loading.done or self.wal.shared or log_is_large:
+            await loaded
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopping.set)
@@ -297,12 +309,13 @@ class App:
             again = read_again
 
             def hang_up() -> None:
-                task = asyncio.create_task(asyncio.to_thread(self._read_again, again))
+                task = asyncio.create_task(self._read_when_loaded(loaded, again))
                 reloads.add(task)
                 task.add_done_callback(reloads.discard)
 
             loop.add_signal_handler(signal.SIGHUP, hang_up)
         await self.start()
+        loaded.add_done_callback(lambda task: stopping.set() if task.exception() is not None else None)
         if on_ready is not None:
             on_ready(self)
         await stopping.wait()
@@ -310,6 +323,21 @@ class App:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.remove_signal_handler(number)
         await self.stop()
+        if loaded.done():
+            loaded.result()
+        else:
+            await asyncio.to_thread(self._loading.join, self.settings.drain)
+
+    async def _load(self) -> None:
+        await self._loading.wait()
+        if self.scoring.loading:
+            await asyncio.to_thread(self._switchboard.begin, self._loading.models())
+        # Only now: it would take turns with the loading.
+        threading.Thread(target=_prepare_parquet, daemon=True).start()
+
+    async def _read_when_loaded(self, loaded: "asyncio.Task[None]", read_again: Callable[[], Settings]) -> None:
+        await asyncio.wait({loaded})
+        await asyncio.to_thread(self._read_again, read_again)
 
     def _read_again(self, read_again: Callable[[], Settings]) -> None:
         try:
@@ -327,6 +355,15 @@ def create_app(
 ) -> App:
     """The service for these settings over `home` (default: `OBSERVER_HOME`)."""
     return App(settings, home or Home.from_env(), clock=clock, loading=loading)
+
+
+def _prepare_parquet() -> None:
+    """Import what the spool's first file needs, now and not while deciding: pyarrow, and with its first conversion
+    pandas, where it is installed."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    pa.array([None])
 
 
 def _lock(folder: Path) -> int:

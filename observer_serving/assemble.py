@@ -27,13 +27,14 @@ class AssemblyLimits:
 
 @dataclass(frozen=True, slots=True)
 class AssembledTrace:
-    """A complete trace. `data` is an `ExportTraceServiceRequest` that may hold a span twice when `duplicates` > 0.
+    """A complete trace. Each of `pieces` is an `ExportTraceServiceRequest`; they may hold a span twice when
+    `duplicates` > 0. They stay apart: joined, those of a huge trace would be copied and parsed in one long go.
 
     `span_ids` names each span once, 8 bytes each; `segments` are the log segments its pieces hold.
     """
 
     trace_id: bytes
-    data: bytes
+    pieces: tuple[bytes, ...]
     span_ids: bytes
     duplicates: int
     complete_reason: CompleteReason
@@ -44,6 +45,11 @@ class AssembledTrace:
     @property
     def spans(self) -> int:
         return len(self.span_ids) // SPAN_ID_BYTES
+
+    @property
+    def size(self) -> int:
+        """Bytes of the pieces."""
+        return sum(map(len, self.pieces))
 
 
 @dataclass(slots=True)
@@ -57,7 +63,7 @@ class _OpenTrace:
     duplicates: int = 0
     seen: set[bytes] | None = None  # built when a second piece comes: most traces come in one
     ids: bytearray = field(default_factory=bytearray)
-    data: list[bytes] = field(default_factory=list)
+    pieces: list[bytes] = field(default_factory=list)
     segments: list[int] = field(default_factory=list)
     scheduled: float = float("inf")
 
@@ -146,7 +152,7 @@ class Assembler:
         if not fresh:  # a batch sent again: nothing new, and it does not prolong the wait
             return
         trace.ids += fresh
-        trace.data.append(piece.data)
+        trace.pieces.append(piece.data)
         trace.spans += len(fresh) // SPAN_ID_BYTES
         trace.size += len(piece.data)
         trace.root_ended |= piece.root_ended
@@ -183,7 +189,7 @@ class Assembler:
         self.spans -= trace.spans + trace.duplicates
         return AssembledTrace(
             trace_id=trace_id,
-            data=b"".join(trace.data),
+            pieces=tuple(trace.pieces),
             span_ids=bytes(trace.ids),
             duplicates=trace.duplicates,
             complete_reason=reason,

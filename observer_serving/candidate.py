@@ -18,6 +18,9 @@ from observer_serving.receive.wire import split_ids
 
 log = logging.getLogger(__name__)
 
+_LARGE_SPANS = 256
+_LARGE_BYTES = 1 << 20
+
 JSON_PROJECT = "default"
 """The project of a trace posted as JSON that names none (`project` is an unknown field of a trace, so it is kept)."""
 
@@ -26,14 +29,14 @@ JSON_PROJECT = "default"
 class Candidate:
     """A trace to decide. `trace` is `None` when the spans could not be read as an agent run: then it goes unscored.
 
-    `data` are the spans as received, or the JSON text when `is_json`; `segments` hold the log until it is settled.
+    `pieces` are the spans as received, or the one JSON text when `is_json`; `segments` hold the log until settled.
     """
 
     trace_id: str
     trace: Trace | None
     facts: PolicyFacts
     root_span_id: bytes | None
-    data: bytes
+    pieces: tuple[bytes, ...]
     is_json: bool
     span_ids: bytes
     spans: int
@@ -43,28 +46,38 @@ class Candidate:
     completed_at: float
     segments: tuple[int, ...]
 
+    @property
+    def size(self) -> int:
+        """Bytes of the pieces."""
+        return sum(map(len, self.pieces))
+
     def resource_spans(self) -> list[ResourceSpans]:
         """What is forwarded: the spans byte for byte (each once), or those made from the JSON."""
         if self.is_json:
             assert self.trace is not None
             return [trace_to_spans(self.trace, project=self.facts.project, now_ns=self.received_ns)]
-        return parse_spans(self.data, only=set(split_ids(self.span_ids)) if self.duplicates else None)
+        return parse_spans(*self.pieces, only=set(split_ids(self.span_ids)) if self.duplicates else None)
 
 
-def parse_spans(data: bytes, *, only: set[bytes] | None = None) -> list[ResourceSpans]:
-    """The envelopes in `data`. With `only`, each span of those ids once and no other span."""
-    request = ExportTraceServiceRequest.FromString(data)
+def is_large(trace: AssembledTrace | Candidate) -> bool:
+    """Whether a trace's neighbours should not wait while its spans are read or written."""
+    return trace.spans > _LARGE_SPANS or trace.size > _LARGE_BYTES
+
+
+def parse_spans(*pieces: bytes, only: set[bytes] | None = None) -> list[ResourceSpans]:
+    """The envelopes in all pieces. With `only`, each span of those ids once and no other span."""
+    every = [group for piece in pieces for group in ExportTraceServiceRequest.FromString(piece).resource_spans]
     if only is None:
-        return list(request.resource_spans)
+        return every
     wanted = set(only)
-    for resource_spans in request.resource_spans:
+    for resource_spans in every:
         for scope_spans in resource_spans.scope_spans:
             for i in range(len(scope_spans.spans) - 1, -1, -1):
                 if scope_spans.spans[i].span_id in wanted:
                     wanted.discard(scope_spans.spans[i].span_id)
                 else:
                     del scope_spans.spans[i]
-    return [rs for rs in request.resource_spans if any(ss.spans for ss in rs.scope_spans)]
+    return [rs for rs in every if any(ss.spans for ss in rs.scope_spans)]
 
 
 def from_spans(assembled: AssembledTrace) -> Candidate:
@@ -74,7 +87,7 @@ def from_spans(assembled: AssembledTrace) -> Candidate:
         Exception: whatever the dialects make of spans they cannot read; the caller then uses `unreadable`.
     """
     only = set(split_ids(assembled.span_ids)) if assembled.duplicates else None
-    normalised = normalise(parse_spans(assembled.data, only=only))
+    normalised = normalise(parse_spans(*assembled.pieces, only=only))
     facts = PolicyFacts(
         statuses=normalised.statuses,
         kinds=normalised.kinds,
@@ -111,7 +124,7 @@ def _candidate(
         trace=trace,
         facts=facts,
         root_span_id=root_span_id,
-        data=assembled.data,
+        pieces=assembled.pieces,
         is_json=False,
         span_ids=assembled.span_ids,
         spans=assembled.spans,
@@ -132,7 +145,7 @@ def from_json(item: JsonTrace, *, received_ns: int, segment: int, now: float) ->
         trace=trace,
         facts=json_facts(trace),
         root_span_id=root_span_id(item.trace_id),
-        data=item.data,
+        pieces=(item.data,),
         is_json=True,
         span_ids=b"",
         spans=1 + len(trace.tool_calls),
@@ -146,8 +159,8 @@ def from_json(item: JsonTrace, *, received_ns: int, segment: int, now: float) ->
 
 def json_facts(trace: Trace) -> PolicyFacts:
     """What the policy may look at in a trace given as JSON; its unknown scalar fields count as attributes."""
-    project = str(trace.extra.get("project") or JSON_PROJECT)
-    service = str(trace.extra.get("service") or project)
+    project = _text(trace.extra.get("project") or JSON_PROJECT)
+    service = _text(trace.extra.get("service") or project)
     failed = any(call.status is not ABSENT and call.status != "ok" for call in trace.tool_calls)
     attributes = {key: [value] for key, value in trace.extra.items() if isinstance(value, str | bool | int | float)}
     return PolicyFacts(
@@ -160,3 +173,8 @@ def json_facts(trace: Trace) -> PolicyFacts:
         spans=1 + len(trace.tool_calls),
         duration_ms=trace.latency_ms or 0.0,
     )
+
+
+def _text(value: object) -> str:
+    """A value of an unknown field as text that can be written down: JSON may hold half a surrogate pair."""
+    return str(value).encode(errors="replace").decode()

@@ -36,12 +36,17 @@ class _Budget:
             if record is not None
             else BudgetThreshold(policy, initial_scores=initial_scores)
         )
+        self._is_new = record is None
         epoch = (record or {}).get("epoch") or {}
         self._logged = (record or {}).get("policy_version"), epoch.get("number")
 
     def use(self, policy: Policy) -> None:
         self._threshold = BudgetThreshold.restore(policy, self._threshold.to_json())
         self.policy = policy
+
+    def begin(self, initial_scores: Sequence[float]) -> None:
+        if self._is_new:
+            self.start_over(initial_scores)
 
     def start_over(self, initial_scores: Sequence[float]) -> None:
         self._threshold = BudgetThreshold(self.policy, initial_scores=initial_scores)
@@ -93,6 +98,13 @@ class Decider:
             scope: _Budget(log_of(scope), policy, scores.get(scope, scores.get(SERVICE, ())))
             for scope, policy in policies.items()
         }
+
+    def begin(self, initial_scores: Mapping[str, Sequence[float]]) -> None:
+        """Take the validation scores of models that were loaded after this was made, before the first decision: the
+        first epoch starts from them where no epoch is on record (see `initial_scores`)."""
+        with self._lock:
+            for scope, budget in self._budgets.items():
+                budget.begin(initial_scores.get(scope, initial_scores.get(SERVICE, ())))
 
     def policy(self, scope: str = SERVICE) -> Policy:
         """The policy that decides a project's traces."""

@@ -1,25 +1,36 @@
 """After the decision: hand kept traces to the exporters, everything to the spool, late spans where their trace went.
 
-Decisions are delivered in the order of their rows. A row is *settled* once every exporter has it in its own queue on
-disk and the spool's files are sealed; only then is the log allowed to forget the spans. A crash before that delivers
-again from the log with the recorded decision: at least once, the same decision, the same span ids.
+Decisions are delivered in the order of their rows; a large trace is written into the exporters' queues beside the
+engine, and those after it wait, decided, until that is done. A row is *settled* once every exporter has it in its own
+queue on disk and the spool's files are sealed; only then is the log allowed to forget the spans. A crash before that
+delivers again from the log with the recorded decision: at least once, the same decision, the same span ids. A trace
+that cannot be delivered for a fault of ours is set aside on disk, or nothing behind it would ever be.
 """
 
 import logging
+import sqlite3
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from observer_core.decisions import Decision
+from observer_core.errors import ObserverError
 from observer_serving.buffer.record import DecisionRecord, Recorded
-from observer_serving.candidate import Candidate, parse_spans
+from observer_serving.candidate import Candidate, is_large, parse_spans
 from observer_serving.export import Exporter, ExportItem, ExportOutcome, decorate_root
 from observer_serving.metrics import Metrics
 from observer_serving.receive.wire import Piece, split_ids
 from observer_serving.score import ShadowScore
+from observer_serving.score.lane import earliest
 from observer_serving.spool import Spool
+from observer_serving.undeliverable import Undeliverable
 
 log = logging.getLogger(__name__)
+
+DISK_ERRORS = (OSError, ObserverError, sqlite3.Error)
+"""What a disk that refuses is told by: it may take the same again later."""
+_LOOK_AGAIN_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +60,7 @@ class Delivery:
         release: Callable[[int, int], None],
         spool: Spool,
         exporters: Sequence[Exporter],
+        undeliverable: Undeliverable,
         metrics: Metrics,
         *,
         settle_after: float,
@@ -64,12 +76,16 @@ class Delivery:
         self._release = release
         self._spool = spool
         self._exporters = exporters
+        self._undeliverable = undeliverable
         self._metrics = metrics
         self._settle_after = settle_after
         self._settle_rows = settle_rows
         self._settle_bytes = settle_bytes
         self._waiting: deque[Decided] = deque()
         self._head_submitted: set[str] = set()  # exporters that have the first of them already
+        self._handing_over: Future[None] | None = None  # the first of them, where that takes long
+        self._look_again: float | None = None  # when to see whether it is done
+        self._helper = ThreadPoolExecutor(1, "observer-delivery")  # has no thread before there is something to do
         self.pending_bytes = 0
         """Bytes of the traces whose decision is on disk and not delivered."""
         self._late: deque[LatePiece] = deque()
@@ -89,31 +105,49 @@ class Delivery:
 
     def add(self, decided: Sequence[Decided]) -> None:
         self._waiting.extend(decided)
-        self.pending_bytes += sum(len(one.candidate.data) for one in decided)
+        self.pending_bytes += sum(one.candidate.size for one in decided)
 
     def add_late(self, late: LatePiece) -> None:
         self._late.append(late)
 
     def next_due(self) -> float | None:
-        """When `run` has settling to do."""
+        """When `run` has something to do."""
+        return earliest([self._look_again, self._settling_due()])
+
+    def _settling_due(self) -> float | None:
         return None if self._since is None else self._since + self._settle_after
 
-    def run(self, now: float) -> None:
-        """Deliver what waits; settle when it is time."""
+    def run(self, now: float, *, aside: bool) -> None:
+        """Deliver what waits; settle when it is time.
+
+        Args:
+            aside: whether large traces may be handed over on another thread, and `run` be called until they are.
+        """
+        self._look_again = None
         while self._waiting:
-            self._deliver(self._waiting[0])
+            try:
+                if not self._hand_over(self._waiting[0], aside=aside):
+                    self._look_again = now + _LOOK_AGAIN_S
+                    break
+                self._put_into_spool(self._waiting[0])
+            except DISK_ERRORS:
+                raise
+            except Exception:
+                self._metrics.faults.inc()
+                file = self._undeliverable.put(self._waiting[0].candidate)
+                log.exception("a fault while delivering trace %s, set aside in %s", file.stem, file)
             decided = self._waiting.popleft()
             self._head_submitted.clear()
-            self.pending_bytes -= len(decided.candidate.data)
+            self.pending_bytes -= decided.candidate.size
             self._unsettled.append((decided.row, decided.decision.trace_id, decided.candidate.segments))
-            self._unsettled_bytes += len(decided.candidate.data)
+            self._unsettled_bytes += decided.candidate.size
             if self._unsettled_bytes >= self._settle_bytes:
                 self.settle()
-        if self._late:
+        if self._late and not self._waiting:
             self._deliver_late()
         if self._since is None and self._spool.waiting:
             self._since = now
-        due = self.next_due()
+        due = self._settling_due()
         if due is not None and (now >= due or len(self._unsettled) >= self._settle_rows):
             self.settle()
 
@@ -157,17 +191,34 @@ class Delivery:
             )
             outcomes.popleft()
 
-    def _deliver(self, decided: Decided) -> None:
+    def _hand_over(self, decided: Decided, *, aside: bool) -> bool:
+        """Give a trace to all exporters, if it is kept; whether they have it."""
+        if decided.decision.decision != "keep" or not self._exporters:
+            return True
+        if self._handing_over is None:
+            if not (aside and is_large(decided.candidate)):
+                self._submit(decided)
+                return True
+            self._handing_over = self._helper.submit(self._submit, decided)
+        if aside and not self._handing_over.done():
+            return False
+        done, self._handing_over = self._handing_over, None
+        done.result()
+        return True
+
+    def _submit(self, decided: Decided) -> None:
         decision, candidate = decided.decision, decided.candidate
-        if decision.decision == "keep":
-            spans = decorate_root(candidate.resource_spans(), candidate.root_span_id, decision)
-            for exporter in self._exporters:
-                if spans and exporter.name not in self._head_submitted:
-                    exporter.submit(ExportItem(decision, spans))
-                    self._head_submitted.add(exporter.name)
-            if candidate.trace is not None:
-                root = candidate.root_span_id.hex() if candidate.root_span_id else ""
-                self._spool.add_trace(candidate.trace, decision, root_span_id=root)
+        spans = decorate_root(candidate.resource_spans(), candidate.root_span_id, decision)
+        for exporter in self._exporters:
+            if spans and exporter.name not in self._head_submitted:
+                exporter.submit(ExportItem(decision, spans))
+                self._head_submitted.add(exporter.name)
+
+    def _put_into_spool(self, decided: Decided) -> None:
+        decision, candidate = decided.decision, decided.candidate
+        if decision.decision == "keep" and candidate.trace is not None:
+            root = candidate.root_span_id.hex() if candidate.root_span_id else ""
+            self._spool.add_trace(candidate.trace, decision, root_span_id=root)
         self._spool.add_decision(decision)
 
     def _deliver_late(self) -> None:

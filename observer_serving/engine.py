@@ -8,7 +8,6 @@ anything follows from it, and spans leave the disk only after their trace's deci
 import contextlib
 import logging
 import queue
-import sqlite3
 import threading
 import time
 from collections import deque
@@ -23,10 +22,10 @@ from observer_serving.beside import Beside
 from observer_serving.buffer.protocol import Logged
 from observer_serving.buffer.received import JsonTrace
 from observer_serving.buffer.record import DecisionRecord
-from observer_serving.candidate import Candidate, from_json, read_spans
+from observer_serving.candidate import Candidate, from_json, is_large, read_spans
 from observer_serving.clock import Clock
 from observer_serving.decide import Decider
-from observer_serving.deliver import Decided, Delivery, LatePiece
+from observer_serving.deliver import DISK_ERRORS, Decided, Delivery, LatePiece
 from observer_serving.events import Again, Arrived, Call, Event, Forget, Read, Resumed
 from observer_serving.export import ExportOutcome
 from observer_serving.flight import Flight, InFlight
@@ -44,7 +43,6 @@ log = logging.getLogger(__name__)
 _MAX_EVENTS = 256
 _RETRY_SECONDS = 1.0
 _PAUSE_SECONDS = 0.01
-_DISK_ERRORS = (OSError, ObserverError, sqlite3.Error)
 
 
 class Engine:
@@ -150,7 +148,7 @@ class Engine:
 
     def deliver_now(self) -> None:
         """For calls on this thread: hand over all that is decided, or raise `ObserverError` if the disk refuses."""
-        self._write_down(self._clock.monotonic())
+        self._write_down(self._clock.monotonic(), aside=False)
         if self.failure is not None:
             raise ObserverError(f"{self.failure}; try again when it can write")
         self._delivery.settle()
@@ -197,6 +195,7 @@ class Engine:
         decisions = 0
         for recorded, candidate, late in self._undelivered.take(resumed.part, now):
             self._delivery.add([Decided(recorded.row, recorded.decision, candidate)])
+            self._tally.decided_before(recorded.decision, candidate)
             for piece in late:
                 self._delivery.add_late(piece)
             decisions += 1
@@ -226,6 +225,7 @@ class Engine:
             except Exception as error:
                 self.failure = f"a fault in the engine ({error!r}); its log says more"
                 self._tally.fault(self)
+                self._stopping.wait(_RETRY_SECONDS)  # it may well meet the same again
         try:
             self._finish()
         except Exception:
@@ -255,7 +255,7 @@ class Engine:
             self._complete(assembled)
         self._scored.extend(self._beside.scored(self._scoring.expire(now)))
         self._scored.extend(self._beside.expire(now))
-        self._write_down(now)
+        self._write_down(now, aside=self.alive)
         self._show()
 
     def _handle(self, event: Event, now: float) -> None:
@@ -321,7 +321,7 @@ class Engine:
                 self._complete(assembled)
 
     def _complete(self, assembled: AssembledTrace) -> None:
-        large = self.alive and self._reader.is_for(assembled)
+        large = self.alive and is_large(assembled)
         candidate = self._reader.submit(assembled) if large else read_spans(assembled)
         self._metrics.completed.labels(candidate.complete_reason).inc()
         self.in_flight.add(assembled.trace_id, candidate)
@@ -336,13 +336,10 @@ class Engine:
     def _submit(self, candidate: Candidate) -> None:
         self._beside.submit(candidate)
         self._tally.complete(candidate)
-        if candidate.trace is None:
-            self._scored.extend(self._beside.scored([self._scoring.unreadable(candidate)]))
-        else:
-            self._scoring.submit(candidate)
+        self._scoring.submit(candidate)
 
-    def _write_down(self, now: float) -> None:
-        """Decide, record, deliver. When the disk refuses, everything stays where it is and is tried again."""
+    def _write_down(self, now: float, *, aside: bool) -> None:
+        """Decide, record, deliver; when the disk refuses, all stays as it is and is tried again. See `Delivery.run`."""
         if self._retry_at is not None and now < self._retry_at:
             return
         try:
@@ -354,10 +351,10 @@ class Engine:
                 self._record_decisions(now)
             if self._beside.late:
                 self._delivery.note_shadows(self._beside.late)
-            self._delivery.run(now)
+            self._delivery.run(now, aside=aside)
             if self._outcomes:
                 self._delivery.note_outcomes(self._outcomes)
-        except _DISK_ERRORS as error:
+        except DISK_ERRORS as error:
             self._retry_at = now + _RETRY_SECONDS
             self.failure = f"cannot write decisions down: {error}"
             log.error("%s; trying again", self.failure)

@@ -25,6 +25,7 @@ from observer_serving.export.queue import EXPORT_FOLDER, DiskQueue
 from observer_serving.metrics import Metrics
 from observer_serving.spool import Spool, erase_rows
 from observer_serving.storage import open_storage
+from observer_serving.undeliverable import UNDELIVERABLE_FOLDER, Undeliverable
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class Eraser:
         buffer: Buffer,
         spool: Spool,
         exporters: Sequence[Exporter],
+        undeliverable: Undeliverable,
         metrics: Metrics,
     ) -> None:
         self._engine = engine
@@ -70,6 +72,7 @@ class Eraser:
         self._buffer = buffer
         self._spool = spool
         self._exporters = exporters
+        self._undeliverable = undeliverable
         self._metrics = metrics
         self._told: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
@@ -106,7 +109,7 @@ class Eraser:
             decisions=int(decided),
             log_items=log_items + self._buffer.erase(trace_id),
             spool_rows=self._spool.erase(trace_id.hex()),
-            queued=sum(exporter.erase(trace_id.hex()) for exporter in self._exporters),
+            queued=sum(keeper.erase(trace_id.hex()) for keeper in (*self._exporters, self._undeliverable)),
             exported=known is not None and known.exported,
         )
         self._record.finish_erasing(trace_id)
@@ -156,7 +159,7 @@ def erase_offline(settings: Settings, home: Home, trace_id: bytes) -> Erased:
         for _ in storage.buffer.replay():
             pass
         known = storage.record.get(trace_id.hex())
-        queued = 0
+        queued = Undeliverable(home.serving / UNDELIVERABLE_FOLDER).erase(trace_id.hex())
         for folder in sorted((home.serving / EXPORT_FOLDER).glob("*/")):
             waiting = DiskQueue(folder, max_bytes=0)
             queued += waiting.erase(trace_id.hex())

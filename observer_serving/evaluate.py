@@ -4,24 +4,26 @@ User code may raise, hang or crash: it runs in a process of its own, under a tim
 only built-in rewards are asked for, no process is needed.
 """
 
+import json
 import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
-import pyarrow as pa
 
 from observer_core.errors import ObserverError
 from observer_core.rewards import find_rewards
 from observer_core.rewards.grade import Graded, grade
-from observer_core.rewards.pool import RewardPool
 from observer_serving.candidate import Candidate
 from observer_serving.config import EvaluatorsSettings
 from observer_serving.metrics import Metrics
+
+if TYPE_CHECKING:
+    from observer_core.rewards.pool import RewardPool
 
 log = logging.getLogger(__name__)
 
@@ -29,17 +31,6 @@ MAX_WAITING = 1024
 """Traces that wait for their evaluators; what comes while so many wait goes without, and is counted."""
 _MAX_BATCH = 16
 _STOP_WAIT_S = 2.0
-_BATCH = pa.schema(
-    [
-        ("row", pa.int64()),
-        ("step", pa.int64()),
-        ("prompt", pa.string()),
-        ("completion", pa.string()),
-        ("reference", pa.string()),
-        ("citations", pa.list_(pa.string())),
-        ("extra", pa.string()),
-    ]
-)
 
 Values = dict[str, float | None]
 """Evaluator → its value; `None` where it failed, absent where it does not apply."""
@@ -142,17 +133,23 @@ class Evaluators:
             "completion": trace.final_answer,
             "reference": None if reference is None else str(reference),
             "citations": [str(item) for item in citations] if isinstance(citations, list) else None,
-            "extra": orjson.dumps(given, default=str).decode(),
+            "extra": _json(given),
         }
 
     def _grade(self, rows: list[dict[str, Any]]) -> Graded:
         plain = self._settings.answers == "text"
         if all(reward.builtin for reward in self._rewards):
             return grade(self._rewards, rows, plain=plain)
+        import pyarrow as pa
+
         if self._pool is None:
+            from observer_core.rewards.pool import RewardPool
+
             self._pool = RewardPool(self._rewards, workers=1, timeout=self._settings.timeout, plain=plain)
+        texts = dict.fromkeys(("prompt", "completion", "reference", "extra"), pa.string())
+        schema = pa.schema({"row": pa.int64(), "step": pa.int64(), **texts, "citations": pa.list_(pa.string())})
         try:
-            ((_, graded),) = self._pool.grade([pa.RecordBatch.from_pylist(rows, schema=_BATCH)])
+            ((_, graded),) = self._pool.grade([pa.RecordBatch.from_pylist(rows, schema=schema)])
         except ObserverError:  # the process died; the next batch gets a new one
             self._pool.__exit__()
             self._pool = None
@@ -190,3 +187,10 @@ class Evaluators:
             self.run_once()
         if self._pool is not None:
             self._pool.__exit__()
+
+
+def _json(value: Any) -> str:
+    try:
+        return orjson.dumps(value, default=str).decode()
+    except TypeError:  # a number beyond 64 bits, half a surrogate pair, deep nesting
+        return json.dumps(value, ensure_ascii=False, default=str).encode(errors="replace").decode()

@@ -39,7 +39,7 @@ class InFlight:
 
     def add(self, trace_id: bytes, candidate: Candidate) -> None:
         self._flights[trace_id] = Flight(candidate)
-        self.bytes += len(candidate.data)
+        self.bytes += candidate.size
         self.spans += self._flights[trace_id].spans
 
     def add_late(self, trace_id: bytes, piece: LatePiece) -> None:
@@ -58,6 +58,6 @@ class InFlight:
     def take(self, trace_id: bytes) -> Flight:
         """Take a trace off them."""
         flight = self._flights.pop(trace_id)
-        self.bytes -= len(flight.candidate.data)
+        self.bytes -= flight.candidate.size
         self.spans -= flight.spans
         return flight

@@ -56,7 +56,7 @@ def read_candidate(data: bytes, settings: Settings, *, source: str) -> Candidate
     return from_spans(
         AssembledTrace(
             trace_id=trace_id,
-            data=ExportTraceServiceRequest(resource_spans=groups).SerializeToString(),
+            pieces=(ExportTraceServiceRequest(resource_spans=groups).SerializeToString(),),
             span_ids=b"".join(dict.fromkeys(span_ids)),
             duplicates=len(span_ids) - len(set(span_ids)),
             complete_reason="root_ended",

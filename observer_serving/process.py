@@ -24,6 +24,7 @@ def tune() -> None:
     _keep_freed_memory()
     sys.setswitchinterval(_SWITCH_SECONDS)
     gc.freeze()
+    gc.enable()
     gc.set_threshold(*_COLLECT_AFTER)
 
 

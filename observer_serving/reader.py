@@ -1,6 +1,5 @@
 """Large traces are read beside the engine: 50,000 spans take seconds, which their neighbours must not wait."""
 
-import gc
 import queue
 import threading
 from collections.abc import Callable
@@ -8,9 +7,6 @@ from collections.abc import Callable
 from observer_serving.assemble import AssembledTrace
 from observer_serving.candidate import Candidate, read_spans, unread
 from observer_serving.events import Event, Read
-
-_LARGE_SPANS = 256
-_LARGE_BYTES = 1 << 20
 
 
 class Reader:
@@ -20,11 +16,6 @@ class Reader:
         self._put = put
         self._waiting: queue.SimpleQueue[tuple[AssembledTrace, Candidate]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="observer-reader", daemon=True)
-
-    @staticmethod
-    def is_for(assembled: AssembledTrace) -> bool:
-        """Whether reading the trace takes so long that it is better done here."""
-        return assembled.spans > _LARGE_SPANS or len(assembled.data) > _LARGE_BYTES
 
     def submit(self, assembled: AssembledTrace) -> Candidate:
         """Returns what stands for the trace until `Read` comes, with the same candidate in it."""
@@ -37,11 +28,4 @@ class Reader:
     def _run(self) -> None:
         while True:
             assembled, candidate = self._waiting.get()
-            # Reading makes a million objects that soon go again; the collector would look at them over and over, and
-            # nothing else runs while it does.
-            gc.disable()
-            try:
-                read = read_spans(assembled)
-            finally:
-                gc.enable()
-            self._put(Read(candidate, read))
+            self._put(Read(candidate, read_spans(assembled)))

@@ -9,7 +9,7 @@ from observer_serving.buffer.received import JsonTrace
 from observer_serving.buffer.record import Recorded
 from observer_serving.candidate import Candidate, from_json, read_spans
 from observer_serving.deliver import LatePiece
-from observer_serving.receive.wire import Piece, split_ids
+from observer_serving.receive.wire import SPAN_ID_BYTES, Piece, split_ids
 
 
 class Undelivered:
@@ -55,20 +55,22 @@ def candidate_again(
             pieces.append((item, entry.segment))
         else:
             late.append(LatePiece(item, entry.segment))
-    segments = tuple(segment for _, segment in pieces)
     if posted:
         entry, item = posted[0]
         candidate = from_json(item, received_ns=entry.received.received_ns, segment=entry.segment, now=now)
         more = tuple(entry.segment for entry, _ in posted[1:])
-        return replace(candidate, segments=(*candidate.segments, *more, *segments)), late
+        before = [LatePiece(piece, segment) for piece, segment in pieces]  # sent late and forwarded already
+        return replace(candidate, segments=(*candidate.segments, *more)), before + late
+    ids = [span_id for piece, _ in pieces for span_id in split_ids(piece.span_ids)]
+    distinct = b"".join(dict.fromkeys(ids))  # of the recorded ones, a late span may be in the log no more
     assembled = AssembledTrace(
         trace_id=bytes.fromhex(decision.trace_id),
-        data=b"".join(piece.data for piece, _ in pieces),
-        span_ids=recorded.span_ids,
-        duplicates=sum(piece.spans for piece, _ in pieces) - len(known),
+        pieces=tuple(piece.data for piece, _ in pieces),
+        span_ids=distinct,
+        duplicates=len(ids) - len(distinct) // SPAN_ID_BYTES,
         complete_reason=decision.complete_reason,
         received_ns=items[0][0].received.received_ns,
         completed_at=now,
-        segments=segments,
+        segments=tuple(segment for _, segment in pieces),
     )
     return read_spans(assembled), late

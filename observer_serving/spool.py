@@ -15,15 +15,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from observer_core.decisions import DECISION_SCHEMA, EXPORT_SCHEMA, TRACE_SCHEMA, Decision, decision_row
+from observer_core.decisions import Decision, decision_row
 from observer_core.files import whole_file
 from observer_core.traces.trace import Trace
 
 DECISIONS, EXPORTS, TRACES = "decisions", "exports", "traces"
-_SCHEMAS = {DECISIONS: DECISION_SCHEMA, EXPORTS: EXPORT_SCHEMA, TRACES: TRACE_SCHEMA}
+_TABLES = (DECISIONS, EXPORTS, TRACES)
 
 
 class Spool:
@@ -41,7 +38,7 @@ class Spool:
         self._max_age_s = max_age_s
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._rows: dict[str, list[dict[str, Any]]] = {table: [] for table in _SCHEMAS}
+        self._rows: dict[str, list[dict[str, Any]]] = {table: [] for table in _TABLES}
         self._since: dict[str, float] = {}
 
     def add_decision(self, decision: Decision) -> None:
@@ -81,14 +78,14 @@ class Spool:
     def seal_due(self) -> None:
         """Seal the tables whose oldest row has reached the age; raises as `add_decision`."""
         with self._lock:
-            for table in _SCHEMAS:
+            for table in _TABLES:
                 if self._is_due(table):
                     self._seal(table)
 
     def flush(self) -> None:
         """Seal everything; after it returns every row added before is on disk. Raises as `add_decision`."""
         with self._lock:
-            for table in _SCHEMAS:
+            for table in _TABLES:
                 self._seal(table)
 
     def erase(self, trace_id: str) -> int:
@@ -134,12 +131,25 @@ class Spool:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
         path = self._root / table / f"{stamp}-{uuid.uuid4().hex[:12]}.parquet"
         with whole_file(path) as aside:
-            pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMAS[table]), aside, compression="zstd")
+            _write_parquet(table, rows, aside)
         rows.clear()
+
+
+def _write_parquet(table: str, rows: list[dict[str, Any]], file: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from observer_core.spool_tables import DECISION_SCHEMA, EXPORT_SCHEMA, TRACE_SCHEMA
+
+    schema = {DECISIONS: DECISION_SCHEMA, EXPORTS: EXPORT_SCHEMA, TRACES: TRACE_SCHEMA}[table]
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), file, compression="zstd")
 
 
 def erase_rows(root: Path, trace_id: str) -> int:
     """Remove a trace from all sealed files of a spool."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     erased = 0
     for path in _sealed(root):
         keep = [each != trace_id for each in pq.read_table(path, columns=["trace_id"])["trace_id"].to_pylist()]
@@ -156,4 +166,4 @@ def erase_rows(root: Path, trace_id: str) -> int:
 
 
 def _sealed(root: Path) -> list[Path]:
-    return sorted(path for table in _SCHEMAS for path in (root / table).glob("[!.]*.parquet"))
+    return sorted(path for table in _TABLES for path in (root / table).glob("[!.]*.parquet"))

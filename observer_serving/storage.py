@@ -48,13 +48,17 @@ def open_storage(
         works: whether to take a share of the traces to decide, whatever the settings say (NATS).
 
     Raises:
-        InputError: NATS cannot be used as the settings want, or its client is not installed.
+        InputError: the log's folder cannot be made; NATS cannot be used as the settings want, or its client is not
+            installed.
         ObserverError: the decision record cannot be opened.
     """
     if settings.buffer.kind == "nats":
         return _open_nats(settings, folder, intake, settings.buffer.decide if works is None else works)
     log = settings.buffer.dir or folder / WAL_FOLDER
-    log.mkdir(parents=True, exist_ok=True)
+    try:
+        log.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot create {log}: {error.strerror}; set buffer.dir to a folder you may write") from None
     buffer = WriteAheadLog(
         log,
         lambda entries: intake().accept(entries),

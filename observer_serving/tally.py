@@ -46,6 +46,13 @@ class Tally:
         self._stats.decided(decision, now)
         _decision_log.info("%s %s", decision.decision, decision.trace_id, extra={"fields": decision.to_json()})
 
+    def decided_before(self, decision: Decision, candidate: Candidate) -> None:
+        """Count the spans, received now again, of a trace that a former process decided and perhaps not delivered."""
+        if not candidate.is_json:
+            spans = self._metrics.spans_kept if decision.decision == "keep" else self._metrics.spans_dropped
+            spans.inc(candidate.spans)
+            self._metrics.spans_duplicate.inc(candidate.duplicates)
+
     def moved(self, traces: int, spans: int) -> None:
         """Count traces that another worker goes on with."""
         self._metrics.traces_moved.inc(traces)

@@ -55,6 +55,13 @@ def test_the_command_line_starts_without_arrays():
     assert run.stdout.strip() == "[]"
 
 
+def test_the_service_starts_without_what_it_may_never_need():
+    """Clients of back ends and the Parquet library take as long to import as half of the rest."""
+    code = "import sys, observer_serving.app; print([m for m in ('httpx', 'pyarrow', 'pandas', 'rich') if m in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
 def test_dagster_modules_do_not_postpone_annotations():
     """It breaks assets that take a Config (dagster issue 14571)."""
     files = [*(ROOT / "observer_pipeline").rglob("*.py")]

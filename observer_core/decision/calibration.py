@@ -76,7 +76,10 @@ def _temperature(p_raw: Array, parameters: dict[str, Any]) -> Array:
 
 
 def _platt(p_raw: Array, parameters: dict[str, Any]) -> Array:
-    return sigmoid(_number(parameters, "slope") * logit(p_raw) + _number(parameters, "bias"))
+    slope = _number(parameters, "slope")
+    if slope < 0:
+        raise InputError(f"the manifest's slope {slope} is below 0, which turns the ranking around; train anew")
+    return sigmoid(slope * logit(p_raw) + _number(parameters, "bias"))
 
 
 def _isotonic(p_raw: Array, parameters: dict[str, Any]) -> Array:

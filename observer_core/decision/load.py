@@ -3,15 +3,16 @@
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from observer_core.decision.baseline import BaselineModel
+from observer_core.decision.cut import Cut
 from observer_core.decision.onnx import INT8_GRAPH, INT8_TOLERANCE, TOLERANCE
 from observer_core.decision.protocol import DecisionModel
 from observer_core.decision.scorer import RawScorer, RunScorer, baseline_scorer, state_scorer
 from observer_core.decision.stacked import StackedLayer, stacked_scorer
 from observer_core.errors import InputError
-from observer_core.rundir import CHECKPOINT, ONNX, STACKED_BASE, Manifest, RunDirectory, open_run
+from observer_core.rundir import CHECKPOINT, MANIFEST, ONNX, STACKED_BASE, Manifest, RunDirectory, open_run
 from observer_core.traces.trace import Trace
 
 Backend = Literal["auto", "onnx", "torch"]
@@ -59,13 +60,16 @@ def raw_scorer(folder: Path, manifest: Manifest, *, backend: Backend = "auto") -
 def replay_golden(scorer: RunScorer, run: RunDirectory) -> None:
     """Score the run's golden traces again and compare with the scores it was saved with.
 
+    They are asked what decides, which is what was saved; the first one is scored in full, as a trace is that comes in.
+
     Raises:
         InputError: one differs by more than 1e-4 (0.02 when an int8 graph made them): these are not the weights, the
             state or the arithmetic that were evaluated.
     """
     allowed = INT8_TOLERANCE if run.manifest.onnx.get("served") == INT8_GRAPH else TOLERANCE
     traces = [Trace.from_json(golden.trace) for golden in run.manifest.golden]
-    for trace, golden, score in zip(traces, run.manifest.golden, scorer.score(traces), strict=True):
+    scores = [*scorer.score(traces[:1]), *(scorer.raw(traces[1:], only_deciding=True) if traces[1:] else ())]
+    for trace, golden, score in zip(traces, run.manifest.golden, scores, strict=True):
         difference = abs(score.p_wrong_raw - golden.p_wrong_raw)
         if not difference <= allowed:
             raise InputError(
@@ -83,10 +87,8 @@ def _open_laya(folder: Path, manifest: Manifest, backend: Backend) -> DecisionMo
 
     graph = served_graph(folder, manifest, backend)
     _require_torch(folder, graph)
-    spec = manifest.slice_spec
-    return LayaModel.open(
-        folder / CHECKPOINT, onnx=graph, max_tokens=spec.get("max_tokens"), cut=spec.get("cut", "end")
-    )
+    max_tokens, cut = _window(folder, manifest)
+    return LayaModel.open(folder / CHECKPOINT, onnx=graph, max_tokens=max_tokens, cut=cut)
 
 
 def _open_kev(folder: Path, manifest: Manifest, backend: Backend) -> DecisionModel:
@@ -94,8 +96,8 @@ def _open_kev(folder: Path, manifest: Manifest, backend: Backend) -> DecisionMod
 
     graph = served_graph(folder, manifest, backend)
     _require_torch(folder, graph)
-    spec = manifest.slice_spec
-    return KevModel.open(folder / CHECKPOINT, onnx=graph, max_tokens=spec.get("max_tokens"), cut=spec.get("cut", "end"))
+    max_tokens, cut = _window(folder, manifest)
+    return KevModel.open(folder / CHECKPOINT, onnx=graph, max_tokens=max_tokens, cut=cut)
 
 
 _MODELS: dict[str, Callable[[Path, Manifest, Backend], DecisionModel]] = {"laya": _open_laya, "kev": _open_kev}
@@ -121,6 +123,20 @@ _FAMILIES: dict[str, Callable[[Path, Manifest, Backend], RawScorer]] = {
 }
 
 
+def _window(folder: Path, manifest: Manifest) -> tuple[int | None, Cut]:
+    """How many tokens the model reads of a state, and where a longer one is cut.
+
+    Raises:
+        InputError: the manifest's `slice` says something else there.
+    """
+    max_tokens, cut = manifest.slice_spec.get("max_tokens"), manifest.slice_spec.get("cut", "end")
+    if max_tokens is not None and (type(max_tokens) is not int or max_tokens < 1):
+        raise InputError(f"{folder / MANIFEST}: field 'slice.max_tokens' is {max_tokens!r}, no number of tokens")
+    if cut not in get_args(Cut):
+        raise InputError(f"{folder / MANIFEST}: field 'slice.cut' is {cut!r}, none of {', '.join(get_args(Cut))}")
+    return max_tokens, cut
+
+
 def _require_torch(folder: Path, graph: Path | None) -> None:
     if graph is None and importlib.util.find_spec("torch") is None:
         raise InputError(f"{folder} has no ONNX graph and torch is not installed; install observer-pipeline[train]")
@@ -130,9 +146,11 @@ def served_graph(folder: Path, manifest: Manifest, backend: Backend) -> Path | N
     """The graph to serve, `None` for torch.
 
     Raises:
-        InputError: `onnx` was asked for and the run has no graph.
+        InputError: `onnx` was asked for and the run has no graph, or its name is none.
     """
     name = manifest.onnx.get("served")
+    if name is not None and (not isinstance(name, str) or Path(name).name != name):
+        raise InputError(f"{folder / MANIFEST}: field 'onnx.served' is {name!r}, no file name; copy the run again")
     if backend == "torch" or (backend == "auto" and name is None):
         return None
     if name is None:

@@ -1,9 +1,9 @@
 """Scores traces with a trained run: state, model, calibration. What every family shares."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -25,7 +25,16 @@ class RawScore:
     answers: dict[str, Any] = field(default_factory=dict)
 
 
-RawScorer = Callable[[Sequence[Trace]], list[RawScore]]
+class RawScorer(Protocol):
+    """Scores traces without calibration."""
+
+    def __call__(self, traces: Sequence[Trace], *, only_deciding: bool = False) -> list[RawScore]:
+        """One score per trace, in order.
+
+        Args:
+            only_deciding: ask the question that decides alone. Its answer does not depend on the others, the time does.
+        """
+        ...
 
 
 def state_scorer(model: DecisionModel, manifest: Manifest, *, tokenizer: Path | None = None) -> RawScorer:
@@ -42,10 +51,11 @@ def state_scorer(model: DecisionModel, manifest: Manifest, *, tokenizer: Path | 
     if kind != "noul":
         raise InputError(f"decision_question '{decides}' is a {kind}; only a noul can decide")
     builder = StateBuilder(manifest.slice_spec, tokenizer)
+    alone = {decides: manifest.questions[decides]}
 
-    def score(traces: Sequence[Trace]) -> list[RawScore]:
+    def score(traces: Sequence[Trace], *, only_deciding: bool = False) -> list[RawScore]:
         states = [builder.build(trace) for trace in traces]
-        readings = read(model, [state.text for state in states], manifest.questions)
+        readings = read(model, [state.text for state in states], alone if only_deciding else manifest.questions)
         return [
             RawScore(
                 p_wrong_raw=reading.answers[decides].noul,
@@ -66,15 +76,24 @@ def deciding(manifest: Manifest) -> Manifest:
 
 def baseline_scorer(model: BaselineModel) -> RawScorer:
     """Computes the baseline's features; it answers the question that decides and no other."""
-    return lambda traces: [RawScore(p) for p in model.p_wrong_raw(traces).tolist()]
+
+    def score(traces: Sequence[Trace], *, only_deciding: bool = True) -> list[RawScore]:  # noqa: ARG001
+        return [RawScore(p) for p in model.p_wrong_raw(traces).tolist()]
+
+    return score
 
 
 class RunScorer:
-    """A `Scorer` over a raw scorer and the calibration of a manifest."""
+    """A `Scorer` over a raw scorer and the calibration of a manifest.
+
+    Raises:
+        InputError: the calibration cannot be used.
+    """
 
     def __init__(self, manifest: Manifest, model_version: str, raw: RawScorer) -> None:
         self.model, self.model_version = manifest.model, model_version
         self.manifest, self.raw = manifest, raw
+        calibrate(np.array([0.5]), manifest)  # what cannot be used is refused here, not at the first trace
 
     def score(self, traces: Sequence[Trace]) -> list[Score]:
         """One score per trace, in order; a score does not depend on the other traces."""

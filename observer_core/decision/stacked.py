@@ -76,8 +76,8 @@ class StackedLayer:
 def stacked_scorer(layer: StackedLayer, model: RawScorer) -> RawScorer:
     """The layer over its model's raw scorer; the model's other answers are passed on."""
 
-    def score(traces: Sequence[Trace]) -> list[RawScore]:
-        scores = model(traces)
+    def score(traces: Sequence[Trace], *, only_deciding: bool = False) -> list[RawScore]:
+        scores = model(traces, only_deciding=only_deciding)
         stacked = layer.p_wrong_raw(np.array([s.p_wrong_raw for s in scores]), traces).tolist()
         return [RawScore(p, s.truncated, s.answers) for p, s in zip(stacked, scores, strict=True)]
 

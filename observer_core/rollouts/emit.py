@@ -66,6 +66,7 @@ class OtlpSender:
 
     Args:
         patience: seconds to go on retrying one request.
+        waiting: told why, the first time that a request has to be sent again.
         sleep, clock: injected in tests.
     """
 
@@ -76,11 +77,12 @@ class OtlpSender:
         headers: Mapping[str, str] | None = None,
         compress: bool = True,
         patience: float = 120.0,
+        waiting: Callable[[str], None] | None = None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._endpoint, self._compress, self._patience = endpoint, compress, patience
-        self._sleep, self._clock = sleep, clock
+        self._waiting, self._sleep, self._clock = waiting, sleep, clock
         encoding = {"content-encoding": "gzip"} if compress else {}
         self._client = httpx.Client(
             headers={"content-type": "application/x-protobuf", **encoding, **(headers or {})}, timeout=60.0
@@ -120,6 +122,9 @@ class OtlpSender:
                     f"{self._endpoint} took no spans for {self._patience:g} s ({problem}); "
                     "start the back end and run the command again, it goes on where it stopped"
                 )
+            if self._waiting is not None:
+                self._waiting(f"{self._endpoint} takes no spans ({problem}); trying again for {self._patience:g} s")
+                self._waiting = None
             self._sleep(pause)
             wait = min(wait * 2, 10.0)
 
@@ -156,6 +161,7 @@ def emit(
     grading: GradeOptions | None = None,
     *,
     progress: Callable[[int], None] | None = None,
+    waiting: Callable[[str], None] | None = None,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Emitted:
@@ -164,6 +170,7 @@ def emit(
     Args:
         rewards: those to grade again; the log's other rewards are sent with their logged scores.
         progress: told the number of spans acknowledged.
+        waiting: told, once, that the back end takes nothing and is tried again.
 
     Raises:
         ObserverError: the back end refused or vanished; what was acknowledged stays so.
@@ -177,6 +184,7 @@ def emit(
         headers=options.headers,
         compress=options.compress,
         patience=options.patience,
+        waiting=waiting,
         sleep=sleep,
         clock=clock,
     )

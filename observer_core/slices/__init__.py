@@ -41,7 +41,7 @@ class StateBuilder:
 
     def __init__(self, spec: dict[str, Any], tokenizer: Path | None = None) -> None:
         name = spec.get("format", "v1")
-        if name not in FORMATS:
+        if not isinstance(name, str) or name not in FORMATS:
             raise InputError(f"unknown state format {name!r}; this version knows {', '.join(FORMATS)}")
         self._render = FORMATS[name](spec, tokenizer)
 

@@ -37,10 +37,11 @@ class SpanAttributes(Mapping[str, list[Any]]):
         holders = [view for view in self._spans if key in view or key in view.resource]
         if not holders:
             raise KeyError(key)
-        values: list[Any] = []
-        for view in holders:
-            values += [v for v in (view.get(key), view.resource_value(key)) if v is not None and v not in values]
-        return values
+        values: dict[Any, Any] = {}  # a huge trace may have as many as it has spans
+        for value in (value for view in holders for value in (view.get(key), view.resource_value(key))):
+            if value is not None:
+                values.setdefault((type(value), str(value)), value)
+        return list(values.values())
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys(key for view in self._spans for key in (*view.keys(), *view.resource)))

@@ -55,7 +55,8 @@ def trace_to_spans(trace: Trace, *, project: str | None, now_ns: int) -> Resourc
     scope_spans.scope.name = SCOPE
     trace_id = wire_trace_id(trace.trace_id)
     steps = len(trace.tool_calls) + 1
-    step_ns = max(_MIN_STEP_NS, int((trace.latency_ms or 0) * 1e6) // steps)
+    took_ns = int(min(max(trace.latency_ms or 0.0, 0.0) * 1e6, now_ns))  # no span begins before 1970
+    step_ns = max(_MIN_STEP_NS, took_ns // steps)
     start = now_ns - step_ns * steps
 
     root = scope_spans.spans.add(

@@ -32,8 +32,19 @@ def all_paragraphs(questions: list[AgentQuestion]) -> list[Paragraph]:
     return list({p.title: p for question in questions for p in question.paragraphs}.values())
 
 
-def serve_chat(port: int, *, endpoint: str | None, project: str, source: str | None, model: str) -> None:
+def serve_chat(
+    port: int,
+    *,
+    endpoint: str | None,
+    project: str,
+    source: str | None,
+    model: str,
+    announce: Callable[[], None] = lambda: None,
+) -> None:
     """Serve ADK's chat UI on loopback until interrupted; every message becomes a trace, exported to `endpoint`.
+
+    Args:
+        announce: called once nothing stands in the way any more.
 
     Raises:
         InputError: the port is in use, no receiver answers at `endpoint`, or there is no such model.
@@ -48,6 +59,7 @@ def serve_chat(port: int, *, endpoint: str | None, project: str, source: str | N
 
     if endpoint:
         probe_endpoint(endpoint)
+    announce()
     tracing = install_tracing(service_name="observer-agent-chat", project=project, endpoint=endpoint)
 
     @contextlib.asynccontextmanager

@@ -6,7 +6,7 @@ import dagster as dg
 import pyarrow as pa
 from pydantic import Field
 
-from observer_core.decisions import DECISION_SCHEMA, TRACE_SCHEMA
+from observer_core.spool_tables import DECISION_SCHEMA, TRACE_SCHEMA
 from observer_pipeline import annotations
 from observer_pipeline.agent_runs import GOLD_LABELS, gold_table
 from observer_pipeline.assets.traces import OWNERS, agent_traces

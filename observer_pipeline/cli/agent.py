@@ -150,11 +150,15 @@ def chat(
 
     samples = sample_questions(hotpotqa)
     where = f"spans go to {endpoint}" if export else "no export"
-    print(f"Chat: http://127.0.0.1:{port}  ({where}; Ctrl-C stops)\nAsk for example:")
-    for question in random.Random(0).sample(samples, min(6, len(samples))):
-        print(f"  {question.question}")
-    sys.stdout.flush()
-    serve_chat(port, endpoint=endpoint if export else None, project=project, source=hotpotqa, model=model)
+
+    def announce() -> None:
+        print(f"Chat: http://127.0.0.1:{port}  ({where}; Ctrl-C stops)\nAsk for example:")
+        for question in random.Random(0).sample(samples, min(6, len(samples))):
+            print(f"  {question.question}")
+        sys.stdout.flush()
+
+    target = endpoint if export else None
+    serve_chat(port, endpoint=target, project=project, source=hotpotqa, model=model, announce=announce)
 
 
 def quality(

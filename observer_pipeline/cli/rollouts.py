@@ -144,7 +144,10 @@ def emit_command(
         endpoint, project, headers=dict(pairs("--header", header)), rate=rate, weights=weights, state=state
     )
     with progress_of("spans") as report:
-        result = emit(source, chosen, options, GradeOptions(workers, timeout, plain), progress=report)
+        result = emit(
+            source, chosen, options, GradeOptions(workers, timeout, plain), progress=report,
+            waiting=lambda why: print(f"observer: {why}", file=sys.stderr),
+        )  # fmt: skip
     print_problems(source)
     if as_json:
         print(json.dumps(result.to_json()))

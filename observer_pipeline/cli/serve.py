@@ -1,5 +1,6 @@
 """`observer serve`: the service."""
 
+import gc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,7 @@ def register(app: typer.Typer) -> None:
         ] = False,
     ) -> None:
         """Receive traces, score them, keep the suspicious ones. SIGHUP reads the settings again."""
+        gc.disable()  # nothing of what is imported now is garbage; a process that serves turns it on again
         from observer_core.home import Home
         from observer_serving import logs
         from observer_serving.active import Loading

@@ -15,4 +15,4 @@ class KeyGuard:
 
     def __call__(self, request: Request) -> None:
         role = self._reads if request.method == "GET" else self._writes
-        self._keys.check(request.headers.get("authorization", "").encode(), role)
+        self._keys.check(request.headers.get("authorization", "").encode("latin-1"), role)  # the bytes as sent

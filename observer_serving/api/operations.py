@@ -18,6 +18,7 @@ def router(parts: Parts) -> APIRouter:
     def get_stats() -> StatsBody:
         """The figures of the dashboard."""
         figures: dict[str, Any] = parts.stats.snapshot(parts.clock.monotonic())
+        model = None if parts.scoring.loading else parts.scoring.route().model
         return StatsBody(
             **figures,
             open_traces=parts.engine.open_traces,
@@ -27,8 +28,8 @@ def router(parts: Parts) -> APIRouter:
             wal_segments=parts.wal.segments,
             wal_damaged_bytes=sum(damage.size for damage in parts.wal.damage),
             waiting_for_scorer=parts.scoring.waiting,
-            model=parts.scoring.route().model.model,
-            model_version=parts.scoring.route().model.model_version,
+            model=model.model if model else "loading",
+            model_version=model.model_version if model else "",
             policy_version=parts.decider.policy().version,
             trace_url=parts.trace_url,
             exporters=[{"name": exporter.name, **asdict(exporter.stats())} for exporter in parts.exporters],
@@ -57,12 +58,16 @@ def health(parts: Parts) -> APIRouter:
     @routes.get("/readyz", responses={503: {"model": Readiness}})
     def readyz() -> JSONResponse:
         """200 when traces can be taken and decided; else 503 with the parts that are not ready."""
-        listeners, hanging = parts.listeners(), parts.scoring.stalled()
+        listeners, scorer = parts.listeners(), None
+        if parts.scoring.loading:
+            scorer = "the model is loading"
+        elif hanging := parts.scoring.stalled():
+            scorer = f"{', '.join(hanging)} hangs; switch the model or restart"
         problems = {
             "receiver": "shutting down" if parts.gate.draining else parts.wal.refuses(),
             "log": parts.wal.failure,
             "engine": parts.engine.failure if parts.engine.alive else "the engine has stopped; restart the service",
-            "scorer": f"{', '.join(hanging)} hangs; switch the model or restart" if hanging else None,
+            "scorer": scorer,
             "listeners": None if listeners else "not listening yet",
         }
         ready = not any(problems.values())

@@ -73,7 +73,7 @@ def router(parts: Parts) -> APIRouter:
         return DecisionBody.of(await _decision_about(item.trace_id.hex(), json_facts(trace).project))
 
     async def _decision_about(trace_id: str, project: str) -> Decision:
-        until = time.monotonic() + parts.scoring.route(project).deadline + GRACE_S
+        until = time.monotonic() + parts.scoring.deadline(project) + GRACE_S
         while (decision := await asyncio.to_thread(parts.record.get, trace_id)) is None:
             if time.monotonic() > until:
                 raise RefusedError(

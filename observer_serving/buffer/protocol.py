@@ -75,6 +75,11 @@ class Buffer(Protocol):
         """Segments or messages held."""
         ...
 
+    @property
+    def left(self) -> int:
+        """Bytes that `replay` will read."""
+        ...
+
     def replay(self) -> Iterator[Logged]:
         """Every entry that this process alone has to go on with."""
         ...

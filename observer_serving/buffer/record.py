@@ -1,17 +1,19 @@
 """The decision record: one row per decided trace, on disk before anything follows from the decision.
 
-SQLite in write-ahead mode under `serving/`. The unique index on the trace id is what makes a second decision
-impossible; the span ids in the row tell a late span from one that was decided or is sent again. Rows are settled in
-order: all rows up to the settled one have been handed to every exporter and sealed in the spool. Every filter has an
-index (SQLite appends the row's id to each, so a filter's rows come newest first). Of an erased trace the id stays, so
-that spans that come later do not make it anew.
+SQLite in write-ahead mode under `serving/`. The index of trace ids is what makes a second decision impossible, one
+process per file given; the span ids in the row tell a late span from one that was decided or is sent again. Rows are
+settled in order: all rows up to the settled one have been handed to every exporter and sealed in the spool. Every
+filter has an index: of a few values or of time an ordinary one (SQLite appends the row's id to each, so a filter's rows
+come newest first, and new rows only touch the end of each value's), of scores that of `TraceIndex`. Of an erased trace
+the id stays, so that spans that come later do not make it anew.
 """
 
 import contextlib
+import itertools
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -22,6 +24,7 @@ import orjson
 
 from observer_core.decisions import OBJECTS, Decision, decision_row
 from observer_core.errors import ObserverError
+from observer_serving.buffer.trace_index import OldRow, TraceIndex
 from observer_serving.receive.wire import SPAN_ID_BYTES
 
 _FIELDS = tuple(f.name for f in fields(Decision))
@@ -35,18 +38,14 @@ _TIMES = {
     "since": "decided_at >= ? AND id >= (SELECT min(+id) FROM decisions WHERE decided_at >= ?)",
     "until": "decided_at < ? AND id <= (SELECT max(+id) FROM decisions WHERE decided_at < ?)",
 }
-_FEW = 10_000
-"""Up to so many rows within bounds of `p_wrong` are sorted; with more, walking from the newest meets enough soon."""
 _INDEXES = "".join(
-    f"CREATE INDEX IF NOT EXISTS decisions_{name} ON decisions ({name});\n"
-    for name in (*EQUALS, "p_wrong", "decided_at")
+    f"CREATE INDEX IF NOT EXISTS decisions_{name} ON decisions ({name});\n" for name in (*EQUALS, "decided_at")
 )
 
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS decisions (
   id INTEGER PRIMARY KEY, {", ".join(f"{n} BLOB NOT NULL" if n == "trace_id" else n for n in _FIELDS)}, span_ids BLOB
 );
-CREATE UNIQUE INDEX IF NOT EXISTS decisions_trace_id ON decisions (trace_id);
 {_INDEXES}
 CREATE TABLE IF NOT EXISTS settled (one INTEGER PRIMARY KEY CHECK (one = 1), id INTEGER NOT NULL);
 INSERT OR IGNORE INTO settled VALUES (1, 0);
@@ -55,7 +54,7 @@ INSERT OR IGNORE INTO removed VALUES (1, 0);
 CREATE TABLE IF NOT EXISTS erased (trace_id BLOB PRIMARY KEY) WITHOUT ROWID;
 """
 _BOOLS = ("state_truncated", "exported")
-_MAX_VARIABLES = 500
+_NO_ROW = (1 << 63) - 1
 _CHECKPOINTS, _CHECKPOINT_WAIT_S = 40, 0.05
 
 
@@ -89,8 +88,9 @@ class DecisionRecord:
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute(f"PRAGMA synchronous = {synchronous}")
             self._db.execute("PRAGMA secure_delete = ON")
-            self._db.execute("PRAGMA cache_size = -65536")  # KiB: the trace id index of a million decisions
+            self._db.execute("PRAGMA cache_size = -16384")  # KiB: the ends of the table and of its indexes
             self._db.executescript(_SCHEMA)
+            self._index = TraceIndex(self._db)
             (self._settled,) = self._db.execute("SELECT id FROM settled").fetchone()
             (last,) = self._db.execute("SELECT coalesce(max(id), 0) FROM decisions").fetchone()
             self._last = max(last, self._settled)  # a row that was removed leaves its number behind
@@ -119,25 +119,22 @@ class DecisionRecord:
             sqlite3.Error: they are not (disk full); none of them is.
         """
         rows = list(range(self._last + 1, self._last + 1 + len(decided)))
+        trace_ids = [bytes.fromhex(decision.trace_id) for decision, _ in decided]
+        if len(set(trace_ids) - self.decided(trace_ids)) < len(decided):
+            raise sqlite3.IntegrityError("a trace is to be decided twice")
         with self._transaction():
             for row, (decision, span_ids) in zip(rows, decided, strict=True):
-                self._insert("", row, decision, span_ids)
+                self._insert(row, decision, span_ids)
         self._last += len(decided)
         return rows
 
     def decided(self, trace_ids: Sequence[bytes]) -> set[bytes]:
         """Which of these traces are decided, for the engine's thread."""
-        found: set[bytes] = set()
-        for first in range(0, len(trace_ids), _MAX_VARIABLES):
-            some = trace_ids[first : first + _MAX_VARIABLES]
-            marks = ", ".join("?" * len(some))
-            rows = self._reading().execute(f"SELECT trace_id FROM decisions WHERE trace_id IN ({marks})", some)
-            found.update(trace_id for (trace_id,) in rows)
-        return found
+        return set(self._index.find(self._reading(), trace_ids))
 
     def lookup(self, trace_id: bytes) -> Recorded | None:
         """The decision about a trace, for the engine's thread."""
-        return _recorded(self._reading().execute(f"{SELECT}, span_ids FROM decisions WHERE trace_id = ?", (trace_id,)))
+        return self._lookup(self._reading(), trace_id)
 
     def add_late(self, late: Sequence[tuple[Recorded, bytes]]) -> None:
         """Count late spans of decided traces and remember their ids."""
@@ -163,11 +160,15 @@ class DecisionRecord:
 
     def get(self, trace_id: str) -> Decision | None:
         """The decision about a trace (hex)."""
-        cursor = self._reader().execute(
-            f"{SELECT}, span_ids FROM decisions WHERE trace_id = ?", (bytes.fromhex(trace_id),)
-        )
-        recorded = _recorded(cursor)
+        recorded = self._lookup(self._reader(), bytes.fromhex(trace_id))
         return recorded.decision if recorded else None
+
+    def _lookup(self, db: sqlite3.Connection, trace_id: bytes) -> Recorded | None:
+        for row in self._index.find(db, [trace_id]).values():
+            found = db.execute(f"{SELECT}, span_ids FROM decisions WHERE id = ?", (row,)).fetchone()
+            if found is not None:  # else removed a moment ago
+                return Recorded(row, read_decision(found), found[-1])
+        return None
 
     def find(
         self, filters: dict[str, Any], *, limit: int, before: int | None = None
@@ -177,32 +178,32 @@ class DecisionRecord:
         Args:
             filters: names of `EQUALS`, or `min_p_wrong`, `max_p_wrong`, `since`, `until` (RFC 3339 UTC) with values.
         """
-        conditions: list[str] = []
-        values: list[Any] = []
-        for name, value in filters.items():
-            conditions.append(_BOUNDS.get(name) or _TIMES.get(name) or f"{name} = ?")
-            values += [value] * conditions[-1].count("?")
-        order = "+id" if self._few(filters) else "id"
-        if before is not None:
-            conditions.append("id < ?")
-            values.append(before)
-        cursor = self._reader().execute(
-            f"{SELECT} FROM decisions WHERE {' AND '.join(conditions) or '1'} ORDER BY {order} DESC LIMIT ?",
-            [*values, limit + 1],
-        )
-        rows = cursor.fetchall()
+        before = _NO_ROW if before is None else before
+        if filters and filters.keys() <= _BOUNDS.keys():
+            rows = self._find_scored(filters, limit + 1, before)
+        else:
+            conditions = {name: _BOUNDS.get(name) or _TIMES.get(name) or f"{name} = ?" for name in filters}
+            values = [value for name, value in filters.items() for _ in range(conditions[name].count("?"))]
+            rows = self._select(" AND ".join(conditions.values()) or "1", values, limit + 1, before)
         page = rows[:limit]
         return [read_decision(row) for row in page], (page[-1][0] if len(rows) > limit else None)
 
-    def _few(self, filters: dict[str, Any]) -> bool:
-        """Whether bounds of `p_wrong` alone leave so few rows that their index is the way to them."""
-        if not filters or filters.keys() - _BOUNDS.keys():
-            return False
-        conditions = " AND ".join(_BOUNDS[name] for name in filters)
-        (count,) = self._reader().execute(
-            f"SELECT count(*) FROM (SELECT 1 FROM decisions WHERE {conditions} LIMIT ?)", [*filters.values(), _FEW + 1]
-        ).fetchone()  # fmt: skip
-        return count <= _FEW
+    def _find_scored(self, bounds: dict[str, float], limit: int, before: int) -> list[tuple]:
+        """Rows by their score alone: of those that are in no chunk yet, then chunk by chunk."""
+        condition, values = " AND ".join(_BOUNDS[name] for name in bounds), list(bounds.values())
+        sealed = self._index.last_sealed
+        rows = self._select(f"{condition} AND id > ?", [*values, sealed], limit, before)
+        older = self._index.scored(self._reader(), condition, values, min(before, sealed + 1))
+        ids = list(itertools.islice(older, limit - len(rows)))
+        if not ids:
+            return rows
+        return rows + self._select(f"id IN ({', '.join('?' * len(ids))})", ids, len(ids), before)
+
+    def _select(self, condition: str, values: Sequence[Any], limit: int, before: int) -> list[tuple]:
+        cursor = self._reader().execute(
+            f"{SELECT} FROM decisions WHERE {condition} AND id < ? ORDER BY id DESC LIMIT ?", [*values, before, limit]
+        )
+        return cursor.fetchall()
 
     def erased(self, trace_id: bytes) -> bool:
         """Whether the trace was erased: what comes of it is dropped."""
@@ -237,14 +238,11 @@ class DecisionRecord:
     def remove_before(self, moment: str, *, limit: int) -> int:
         """Remove settled decisions older than `moment` (RFC 3339 UTC), at most `limit`; how many were removed."""
         with self._transaction():
-            gone = self._db.execute(
-                "DELETE FROM decisions WHERE id IN "
-                "(SELECT id FROM decisions WHERE decided_at < ? AND id <= ? ORDER BY decided_at LIMIT ?)",
-                (moment, self._settled, limit),
-            ).rowcount
-            self._db.execute("UPDATE removed SET rows = rows + ?", (gone,))
-        self._removed += gone
-        return gone
+            old = self._old(moment, limit, "id <= ?", self._settled)
+            self._remove(old)
+            self._db.execute("UPDATE removed SET rows = rows + ?", (len(old),))
+        self._removed += len(old)
+        return len(old)
 
     def count(self) -> int:
         """How many decisions there are: the last row's number less the rows removed."""
@@ -258,36 +256,58 @@ class DecisionRecord:
 
     # -- inside a transaction
 
-    def _insert(self, on_conflict: str, row: int | None, decision: Decision, span_ids: bytes) -> sqlite3.Cursor:
-        """Add a decision, at `row` or at the next one; `on_conflict` is SQL such as `OR IGNORE`."""
-        values = decision_row(decision) | {"trace_id": bytes.fromhex(decision.trace_id)}
+    def _insert(self, row: int, decision: Decision, span_ids: bytes) -> None:
+        """Add a decision at `row`."""
+        trace_id = bytes.fromhex(decision.trace_id)
+        values = decision_row(decision) | {"trace_id": trace_id}
         marks = ", ".join("?" * (len(_FIELDS) + 2))
-        return self._db.execute(
-            f"INSERT {on_conflict} INTO decisions (id, {_COLUMNS}, span_ids) VALUES ({marks})",
+        self._db.execute(
+            f"INSERT INTO decisions (id, {_COLUMNS}, span_ids) VALUES ({marks})",
             [row, *(values[name] for name in _FIELDS), span_ids],
         )
+        self._index.add(trace_id, row, decision.p_wrong)
+
+    def _rows(self, trace_ids: Iterable[str]) -> dict[str, int]:
+        """The rows of those of these traces (hex) that have one."""
+        found = self._index.find_now([bytes.fromhex(trace_id) for trace_id in trace_ids])
+        return {trace_id.hex(): row for trace_id, row in found.items()}
+
+    def _old(self, moment: str, limit: int, condition: str = "1", *values: int) -> list[OldRow]:
+        """The oldest decisions before a moment."""
+        return self._db.execute(
+            f"SELECT id, trace_id, p_wrong FROM decisions WHERE decided_at < ? AND {condition} "
+            "ORDER BY decided_at LIMIT ?",
+            (moment, *values, limit),
+        ).fetchall()
+
+    def _remove(self, rows: Sequence[OldRow]) -> None:
+        self._db.executemany("DELETE FROM decisions WHERE id = ?", [(row,) for row, _, _ in rows])
+        self._index.remove(rows)
 
     def _forget(self, trace_id: bytes) -> int:
         """Delete a trace's decision and note its id; how many decisions there were."""
         self._db.execute("INSERT OR IGNORE INTO erased VALUES (?)", (trace_id,))
-        return self._db.execute("DELETE FROM decisions WHERE trace_id = ?", (trace_id,)).rowcount
+        row = self._index.find_now([trace_id]).get(trace_id)
+        rows = self._db.execute("SELECT id, trace_id, p_wrong FROM decisions WHERE id = ?", (row,)).fetchall()
+        self._remove(rows)
+        return len(rows)
 
     def _update_late(self, late: Sequence[tuple[str, bytes]]) -> None:
+        rows = self._rows(trace_id for trace_id, _ in late)
         self._db.executemany(
-            "UPDATE decisions SET late_spans = late_spans + ?, span_ids = CAST(span_ids || ? AS BLOB) "
-            "WHERE trace_id = ?",
-            [(len(span_ids) // SPAN_ID_BYTES, span_ids, bytes.fromhex(trace_id)) for trace_id, span_ids in late],
+            "UPDATE decisions SET late_spans = late_spans + ?, span_ids = CAST(span_ids || ? AS BLOB) WHERE id = ?",
+            [(len(span_ids) // SPAN_ID_BYTES, span_ids, rows.get(trace_id)) for trace_id, span_ids in late],
         )
 
     def _update_exported(self, trace_ids: Sequence[str]) -> None:
-        self._db.executemany(
-            "UPDATE decisions SET exported = 1 WHERE trace_id = ?", [(bytes.fromhex(i),) for i in trace_ids]
-        )
+        rows = self._rows(trace_ids).values()
+        self._db.executemany("UPDATE decisions SET exported = 1 WHERE id = ?", [(row,) for row in rows])
 
     def _update_shadows(self, scores: Sequence[tuple[str, str, dict[str, Any]]]) -> None:
+        rows = self._rows(trace_id for trace_id, _, _ in scores)
         self._db.executemany(
-            "UPDATE decisions SET shadow = json_patch(shadow, ?) WHERE trace_id = ?",
-            [(orjson.dumps({name: score}).decode(), bytes.fromhex(trace_id)) for trace_id, name, score in scores],
+            "UPDATE decisions SET shadow = json_patch(shadow, ?) WHERE id = ?",
+            [(orjson.dumps({name: score}).decode(), rows.get(trace_id)) for trace_id, name, score in scores],
         )
 
     def _reading(self) -> sqlite3.Connection:
@@ -299,11 +319,14 @@ class DecisionRecord:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
+            self._index.seal()
             self._db.execute("COMMIT")
         except BaseException:
+            self._index.rolled_back()
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise
+        self._index.committed()
 
     def _reader(self) -> sqlite3.Connection:
         """A read connection of the calling thread's own: readers never wait for the writer."""
@@ -335,8 +358,3 @@ def read_decision(row: tuple) -> Decision:
     for name in _BOOLS:
         values[name] = bool(values[name])
     return Decision(**values)
-
-
-def _recorded(cursor: sqlite3.Cursor) -> Recorded | None:
-    row = cursor.fetchone()
-    return None if row is None else Recorded(row[0], read_decision(row), row[-1])

@@ -8,22 +8,32 @@ from pathlib import Path
 from isal.isal_zlib import crc32
 
 MAGIC = b"OBSR"
-ENTRY = struct.Struct("<4sII")  # magic, length, crc32 of the payload
-_IOV_MAX = 1024  # Linux and macOS
+_ENTRY = struct.Struct("<4sII")  # magic, length, crc32 of the payload
+BLOCK = 4096
+"""What is written at once ends at a multiple of this, filled up with zeros (`segment_file`)."""
 
 
 def payloads(data: bytes) -> Iterator[bytes]:
     """The entries of a segment that are whole."""
+    return (payload for _, _, payload in stretches(data) if payload is not None)
+
+
+def stretches(data: bytes) -> Iterator[tuple[int, int, bytes | None]]:
+    """Where every entry of a segment begins and ends, and its payload; `None` for a damaged stretch between two."""
     position = 0
     while position < len(data):
-        payload = entry_at(data, position)
-        if payload is None:
-            position = data.find(MAGIC, position + 1)
-            if position < 0:
-                return
-        else:
-            yield payload
-            position += ENTRY.size + len(payload)
+        payload = _entry_at(data, position)
+        if payload is not None:
+            stop = position + _ENTRY.size + len(payload)
+            yield position, stop, payload
+            position = _after_padding(data, stop)
+            continue
+        resume = data.find(MAGIC, position + 1)
+        while resume != -1 and _entry_at(data, resume) is None:
+            resume = data.find(MAGIC, resume + 1)
+        stop = len(data) if resume == -1 else resume
+        yield position, stop, None
+        position = stop
 
 
 def framed(parts: list[bytes]) -> list[bytes]:
@@ -31,34 +41,7 @@ def framed(parts: list[bytes]) -> list[bytes]:
     crc = 0
     for part in parts:
         crc = crc32(part, crc)
-    return [ENTRY.pack(MAGIC, sum(map(len, parts)), crc), *parts]
-
-
-def write_all(descriptor: int, parts: list[bytes]) -> int:
-    """Write the parts without joining them first; returns how many bytes."""
-    total = 0
-    for first in range(0, len(parts), _IOV_MAX):
-        chunk = parts[first : first + _IOV_MAX]
-        size = sum(map(len, chunk))
-        written = os.writev(descriptor, chunk)
-        if written < size:  # a disk about to fill up, or a signal
-            rest = memoryview(b"".join(chunk))[written:]
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
-        total += size
-    return total
-
-
-def entry_at(data: bytes, position: int) -> bytes | None:
-    """The payload of the entry that begins here, if there is a whole one."""
-    if len(data) - position < ENTRY.size:
-        return None
-    magic, length, crc = ENTRY.unpack_from(data, position)
-    start = position + ENTRY.size
-    if magic != MAGIC or start + length > len(data):
-        return None
-    payload = data[start : start + length]
-    return payload if crc32(payload) == crc else None
+    return [_ENTRY.pack(MAGIC, sum(map(len, parts)), crc), *parts]
 
 
 def takes_data(folder: Path) -> bool:
@@ -75,3 +58,21 @@ def takes_data(folder: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def _after_padding(data: bytes, position: int) -> int:
+    """Where the next entry may begin: past the zeros that fill the block up, if there are any."""
+    end = min(position + -position % BLOCK, len(data))
+    return position if any(data[position:end]) else end
+
+
+def _entry_at(data: bytes, position: int) -> bytes | None:
+    """The payload of the entry that begins here, if there is a whole one."""
+    if len(data) - position < _ENTRY.size:
+        return None
+    magic, length, crc = _ENTRY.unpack_from(data, position)
+    start = position + _ENTRY.size
+    if magic != MAGIC or start + length > len(data):
+        return None
+    payload = data[start : start + length]
+    return payload if crc32(payload) == crc else None

@@ -21,7 +21,8 @@ from pathlib import Path
 from observer_core.files import fsync_dir, write_whole
 from observer_serving.buffer.protocol import BufferUnavailableError, Damage, Logged
 from observer_serving.buffer.received import Received
-from observer_serving.buffer.segments import ENTRY, MAGIC, entry_at, framed, payloads, takes_data, write_all
+from observer_serving.buffer.segment_file import SegmentFile, write_buffer
+from observer_serving.buffer.segments import framed, payloads, stretches, takes_data
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class _Segment:
 @dataclass(slots=True)
 class _Writer:
     number: int
-    descriptor: int
+    file: SegmentFile
     segment: _Segment
     opened_at: float
 
@@ -98,6 +99,7 @@ class WriteAheadLog:
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self._writer: _Writer | None = None
+        self._buffer = write_buffer()
         self._stopping = False
         self._rolling = False
         self._thread = threading.Thread(target=self._run, name="observer-wal", daemon=True)
@@ -114,6 +116,11 @@ class WriteAheadLog:
     @property
     def segments(self) -> int:
         return len(self._segments)
+
+    @property
+    def left(self) -> int:
+        """Bytes that `replay` will read."""
+        return sum(path.stat().st_size for path in self._folder.glob(f"*{_SUFFIX}"))
 
     def replay(self) -> Iterator[Logged]:
         """Every readable entry of the segments found, oldest first; each item holds its segment again."""
@@ -132,25 +139,16 @@ class WriteAheadLog:
 
     def _entries(self, path: Path) -> Iterator[bytes]:
         data = path.read_bytes()
-        position = 0
-        while position < len(data):
-            payload = entry_at(data, position)
+        for start, stop, payload in stretches(data):
             if payload is not None:
                 yield payload
-                position += ENTRY.size + len(payload)
                 continue
-            resume = data.find(MAGIC, position + 1)
-            while resume != -1 and entry_at(data, resume) is None:
-                resume = data.find(MAGIC, resume + 1)
-            stop = len(data) if resume == -1 else resume
-            damage = Damage(path, position, stop - position)
-            self.damage.append(damage)
+            self.damage.append(Damage(path, start, stop - start))
             log.warning(
                 "write-ahead log %s: %d damaged bytes at offset %d skipped%s",
-                path.name, damage.size, position,
-                " (an unfinished write, never acknowledged)" if resume == -1 else "; later entries are intact",
+                path.name, stop - start, start,
+                " (an unfinished write, never acknowledged)" if stop == len(data) else "; later entries are intact",
             )  # fmt: skip
-            position = stop
 
     def start(self) -> None:
         self._thread.start()
@@ -200,7 +198,7 @@ class WriteAheadLog:
         """`flush`, then delete the segments nobody holds."""
         self.flush()
         if self._writer is not None:
-            os.close(self._writer.descriptor)
+            self._writer.file.close()
             self._writer = None
         self._reclaim()
 
@@ -237,7 +235,7 @@ class WriteAheadLog:
 
     def _close_segment(self) -> None:
         if self._writer is not None:
-            os.close(self._writer.descriptor)
+            self._writer.file.close()
             self._writer = None
         self._rolling = False
         self._lock.notify_all()
@@ -280,7 +278,7 @@ class WriteAheadLog:
         with self._lock:
             writer, self._writer = self._writer, None
         if writer is not None:
-            os.close(writer.descriptor)
+            writer.file.close()
         self._reclaim()
 
     def _run(self) -> None:
@@ -340,9 +338,9 @@ class WriteAheadLog:
         ):
             writer = self._open_segment(now)
         try:
-            written = write_all(writer.descriptor, parts)
+            written = writer.file.append(parts)
             if self._sync:
-                _sync(writer.descriptor)
+                _sync(writer.file.descriptor)
         except OSError:
             self._give_up(writer)
             raise
@@ -352,29 +350,29 @@ class WriteAheadLog:
     def _give_up(self, writer: _Writer) -> None:
         """Cut a half-written tail off; after a failed sync nothing more is appended to this segment."""
         try:
-            os.ftruncate(writer.descriptor, writer.segment.size)
+            writer.file.truncate(writer.segment.size)
         except OSError as error:
             log.warning("cannot cut the unfinished tail of %s: %s", writer.segment.path.name, error.strerror)
-        os.close(writer.descriptor)
+        writer.file.close()
         self._writer = None
 
     def _open_segment(self, now: float) -> _Writer:
         number = self._next
         self._next += 1
         path = self._folder / f"{number:016x}{_SUFFIX}"
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        file = SegmentFile(path, self._buffer, direct=self._sync)
         try:
             fsync_dir(self._folder)
         except OSError:
-            os.close(descriptor)
+            file.close()
             raise
         segment = _Segment(path)
         previous = self._writer
         with self._lock:
             self._segments[number] = segment
-            self._writer = _Writer(number, descriptor, segment, now)
+            self._writer = _Writer(number, file, segment, now)
         if previous is not None:
-            os.close(previous.descriptor)
+            previous.file.close()
             self._reclaim()
         return self._writer
 

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from observer_core.durations import Duration
 from observer_core.policy import Bounds
-from observer_serving.config.values import Name, Section
+from observer_serving.config.values import Name, Section, url_parts
 
 
 class ModelSettings(Section):
@@ -55,6 +55,13 @@ class SystemOneSettings(ModelSettings):
     version: str | None = Field(
         default=None, description="What decisions call it; without one the server's or the manifest's"
     )
+
+    @field_validator("endpoint")
+    @classmethod
+    def _is_a_url(cls, endpoint: str) -> str:
+        if not url_parts(endpoint).hostname:
+            raise ValueError(f"{endpoint!r} names no host")
+        return endpoint
 
 
 OneModel = Annotated[BuiltinSettings | LocalSettings | SystemOneSettings, Field(discriminator="kind")]

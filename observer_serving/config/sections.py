@@ -1,6 +1,7 @@
 """The sections of `observer.yaml` around the model and the policy."""
 
 import re
+import ssl
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,7 +11,7 @@ from observer_core.durations import Duration
 from observer_core.policy import Policy
 from observer_serving.assemble import AssemblyLimits
 from observer_serving.config.scorers import ScorerSettings
-from observer_serving.config.values import Address, Name, Section, Size
+from observer_serving.config.values import Address, Name, Section, Size, url_parts
 
 
 class Listen(Section):
@@ -114,6 +115,24 @@ class SpoolSettings(Section):
     max_age: Duration = Field(default=60.0, description="When its oldest row is so old")
 
 
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+def _is_header_value(text: str) -> bool:
+    return text.isascii() and text.isprintable()
+
+
+def _check_authority(file: Path) -> None:
+    """
+    Raises:
+        ValueError: the file holds no certificate of an authority.
+    """
+    try:
+        ssl.create_default_context(cafile=str(file))
+    except OSError as error:  # ssl.SSLError is one
+        raise ValueError(f"ca: cannot use {file}: {error.strerror or error}") from None
+
+
 class ExporterSettings(Section):
     """One back end that kept traces are sent to."""
 
@@ -136,6 +155,16 @@ class ExporterSettings(Section):
     def _consistent(self) -> "ExporterSettings":
         if self.kind == "otlp_http" and not self.endpoint.startswith(("http://", "https://")):
             raise ValueError("endpoint: must begin with http:// or https://")
+        url_parts(self.endpoint if "://" in self.endpoint else f"http://{self.endpoint}")
+        for name, value in self.headers.items():
+            if not _HEADER_NAME.fullmatch(name):
+                raise ValueError(f"headers: {name!r} is no name of a header")
+            if not _is_header_value(value.get_secret_value()):
+                raise ValueError(f"headers.{name}: only printable ASCII can be sent, and no line break")
+        if self.project is not None and not _is_header_value(self.project):
+            raise ValueError("project: is sent as a header, which takes printable ASCII only")
+        if self.ca is not None:
+            _check_authority(self.ca)
         if self.kind == "otlp_grpc" and (self.project is not None or self.read_back):
             raise ValueError("project and read_back are for Phoenix over otlp_http; leave them out")
         if self.read_back and self.project is None:
@@ -205,6 +234,10 @@ class NotifySettings(Section):
         for url in self.webhooks.values():
             if not url.get_secret_value().startswith(("http://", "https://")):
                 raise ValueError("webhooks: a URL must begin with http:// or https://")
+        try:
+            (self.trace_url or "").format(trace_id="")
+        except (ValueError, LookupError, AttributeError):
+            raise ValueError("trace_url: {trace_id} is all that is replaced; write other braces twice") from None
         return self
 
 

@@ -2,9 +2,10 @@
 
 import hashlib
 import json
+from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from observer_core.durations import Duration
 from observer_core.policy import Policy
@@ -40,7 +41,7 @@ class Settings(Section):
     tls: TlsSettings | None = Field(default=None, description="TLS on the listeners")
     scorer: ScorerSettings = Field(default=BuiltinScorerSettings(), description="Which model scores")
     policy: Policy = Field(default=Policy.model_validate({}), description="Which traces are kept")
-    projects: dict[str, ProjectSettings] = Field(
+    projects: dict[Annotated[str, Field(min_length=1)], ProjectSettings] = Field(
         default={}, description="Scorer and policy of single projects, by name"
     )
     redact: RedactSettings = Field(default=RedactSettings(), description="What is never written down")
@@ -56,6 +57,13 @@ class Settings(Section):
     retention: RetentionSettings = Field(default=RetentionSettings(), description="How long things stay")
     telemetry: TelemetrySettings = Field(default=TelemetrySettings(), description="The service's own traces")
     drain: Duration = Field(default=20.0, description="How long SIGTERM waits for what is open")
+
+    @field_validator("api_key")
+    @classmethod
+    def _not_empty(cls, key: SecretStr | None) -> SecretStr | None:
+        if key is not None and not key.get_secret_value():
+            raise ValueError("a key must not be empty; leave it out for none")
+        return key
 
     @model_validator(mode="after")
     def _consistent(self) -> "Settings":

@@ -3,8 +3,9 @@
 import ipaddress
 import re
 from typing import Annotated, Any
+from urllib.parse import SplitResult, urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
@@ -34,14 +35,36 @@ def format_size(size: int) -> str:
 
 
 Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(format_size, return_type=str)]
-Address = Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:]+\]|[^:\[\]]+):\d{1,5}$")]
+
+
+def _has_a_port(address: str) -> str:
+    if split_address(address)[1] > 65535:
+        raise ValueError(f"{address}: a port is at most 65535")
+    return address
+
+
+def url_parts(url: str) -> SplitResult:
+    """The parts of a URL.
+
+    Raises:
+        ValueError: it cannot be read as one, or its port is none.
+    """
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # read from the text only when it is asked for
+    except ValueError as error:
+        raise ValueError(f"{url!r} is no URL: {error}") from None
+    return parts
+
+
+Address = Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:]+\]|[^:\[\]]+):\d{1,5}$"), AfterValidator(_has_a_port)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$", max_length=64)]
 
 
 class Section(BaseModel):
     """A mapping of settings; an unknown key is refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import Enum
+from typing import TYPE_CHECKING
 
-import httpx
+if TYPE_CHECKING:
+    import httpx
 
 _RESPONSE_CHARS = 2000
 _MAX_RETRY_AFTER_S = 600.0
@@ -40,7 +42,7 @@ class Answer:
 _WAIT = frozenset({408, 429, 502, 503, 504, 401, 403, 404, 405, 407, 415})
 
 
-def judge(response: httpx.Response) -> Answer:
+def judge(response: "httpx.Response") -> Answer:
     """Classify an HTTP response."""
     status = response.status_code
     text = response.text[:_RESPONSE_CHARS].strip()
@@ -52,7 +54,7 @@ def judge(response: httpx.Response) -> Answer:
     return Answer(Verdict.BROKE if status >= 500 else Verdict.REFUSED, status, text)
 
 
-def unreachable(error: httpx.HTTPError, endpoint: str) -> Answer:
+def unreachable(error: "httpx.HTTPError", endpoint: str) -> Answer:
     """Nobody answered, or not in time."""
     return Answer(Verdict.WAIT, None, f"no answer from {endpoint}: {error or type(error).__name__}")
 

@@ -4,13 +4,12 @@ from pathlib import Path
 
 from observer_serving.config import ExporterSettings
 from observer_serving.export.item import Exporter, OnOutcome
-from observer_serving.export.otlp_grpc import OtlpGrpcExporter
-from observer_serving.export.otlp_http import OtlpHttpExporter
 from observer_serving.export.queued import ExportOptions
 
 
 def make_exporter(settings: ExporterSettings, folder: Path, *, on_outcome: OnOutcome | None = None) -> Exporter:
-    """The exporter of these settings, its queue in `folder`; it does nothing before `start`.
+    """The exporter of these settings, its queue in `folder`; it does nothing before `start`. (Clients are imported only
+    here: a service that exports nothing starts without them.)
 
     Raises:
         InputError: an endpoint or a file that cannot be used, or another process has the folder.
@@ -18,6 +17,8 @@ def make_exporter(settings: ExporterSettings, folder: Path, *, on_outcome: OnOut
     headers = {key: value.get_secret_value() for key, value in settings.headers.items()}
     options = ExportOptions(traces_per_second=settings.traces_per_second, max_batch_bytes=settings.max_batch)
     if settings.kind == "otlp_grpc":
+        from observer_serving.export.otlp_grpc import OtlpGrpcExporter
+
         return OtlpGrpcExporter(
             settings.name,
             settings.endpoint,
@@ -27,6 +28,8 @@ def make_exporter(settings: ExporterSettings, folder: Path, *, on_outcome: OnOut
             options=options,
             on_outcome=on_outcome,
         )
+    from observer_serving.export.otlp_http import OtlpHttpExporter
+
     return OtlpHttpExporter(
         settings.name,
         settings.endpoint,

@@ -169,6 +169,7 @@ def _cut(message: ExportTraceServiceRequest, body: bytes) -> Cut:
     builders: dict[bytes, _Builder] = {}
     refused: Counter[str] = Counter()
     total = scope_number = 0
+    different: set[bytes] = set()
     view = memoryview(body)
     _, resources = _envelope(body, 0, len(body), _RESOURCE_SPANS)
     in_lockstep = _lockstep(message.resource_spans, resources)
@@ -182,12 +183,14 @@ def _cut(message: ExportTraceServiceRequest, body: bytes) -> Cut:
                 raise _OddWireError
             total += len(spans)
             span_ids = [span.span_id for span in spans]
+            different.update(span_ids)
+            ids_are_usable = _are_usable(span_ids)
             are_neighbours = bool(places) and places[-1][2] - places[0][0] == s_stop - s_start - len(scope_head)
             first = 0
             for trace_id, run in groupby([span.trace_id for span in spans]):
                 last = first + len(list(run))
                 ids = span_ids[first:last]
-                bad = _unusable(trace_id, ids)
+                bad = () if ids_are_usable and _is_usable(trace_id, _NO_TRACE) else _unusable(trace_id, ids)
                 if len(bad) < len(ids):
                     builder = builders.get(trace_id)
                     if builder is None:
@@ -200,20 +203,29 @@ def _cut(message: ExportTraceServiceRequest, body: bytes) -> Cut:
                         builder.ranges.append((places[first][0], places[last - 1][2]))
                     else:
                         builder.ranges += [(places[i][0], places[i][2]) for i in good]
-                    builder.root_ended = builder.root_ended or any(_is_ended_root(spans[i]) for i in good)
+                    for i in good:
+                        if builder.root_ended:
+                            break
+                        builder.root_ended = _is_ended_root(spans[i])
                 if bad:
                     refused.update(_refusal(trace_id, ids[i]) for i in bad)
                 first = last
     pieces = [builder.piece() for builder in builders.values()]
-    repeated = sum(len(builder.ids) - len(set(builder.ids)) for builder in builders.values())
+    repeated = 0
+    if len(different) < total:  # within one trace, or in several traces, which is their right
+        repeated = sum(len(builder.ids) - len(set(builder.ids)) for builder in builders.values())
     return Cut(pieces, total, refused.total(), _in_words(refused, repeated))
+
+
+def _are_usable(span_ids: list[bytes]) -> bool:
+    return _NO_SPAN not in span_ids and set(map(len, span_ids)) <= {SPAN_ID_BYTES}
 
 
 def _unusable(trace_id: bytes, span_ids: list[bytes]) -> Collection[int]:
     """Which spans of a trace cannot be told apart by their ids: all of them, when it is the trace's id."""
     if not _is_usable(trace_id, _NO_TRACE):
         return range(len(span_ids))
-    if _NO_SPAN not in span_ids and set(map(len, span_ids)) == {SPAN_ID_BYTES}:
+    if _are_usable(span_ids):
         return ()
     return {i for i, span_id in enumerate(span_ids) if not _is_usable(span_id, _NO_SPAN)}
 
@@ -358,6 +370,8 @@ def _header(tag: int, length: int) -> bytes:
         return bytes((tag, length))
     if length < 0x4000:
         return bytes((tag, length & 0x7F | 0x80, length >> 7))
+    if length < 0x200000:
+        return bytes((tag, length & 0x7F | 0x80, length >> 7 & 0x7F | 0x80, length >> 14))
     out = bytearray((tag,))
     while length > 0x7F:
         out.append((length & 0x7F) | 0x80)

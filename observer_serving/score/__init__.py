@@ -1,7 +1,7 @@
 """From a complete trace to its score: which model, in batches, within a deadline."""
 
 from observer_serving.score.lane import Scored, Stage
-from observer_serving.score.models import LoadedModel, ModelChoice, load_model
+from observer_serving.score.models import LoadedModel, ModelChoice, load_model, patience
 from observer_serving.score.scoring import Route, Scoring
 from observer_serving.score.shadow import ShadowScore
 
@@ -14,4 +14,5 @@ __all__ = [
     "ShadowScore",
     "Stage",
     "load_model",
+    "patience",
 ]

@@ -78,6 +78,13 @@ class LoadedModel:
         return self.first.scorer.model_version + second
 
 
+def patience(settings: ScorerSettings) -> float:
+    """Seconds that a trace waits for its score at the most."""
+    if isinstance(settings, CascadeScorerSettings):
+        return settings.cascade.first.deadline + settings.cascade.second.deadline
+    return settings.deadline
+
+
 def load_model(choice: ModelChoice, settings: ScorerSettings, *, shadows: bool = True) -> LoadedModel:
     """Load a model and prove it: hashes of all files, then the golden traces. (ONNX Runtime is imported only here.)
 

@@ -5,11 +5,13 @@ waits in a lane of its own and never holds up the others. If it gives no score i
 route's shadows get a copy and are never waited for.
 """
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from observer_core.decision.protocol import Score
+from observer_core.errors import ObserverError
 from observer_serving.candidate import Candidate
 from observer_serving.clock import Clock
 from observer_serving.config import SERVICE
@@ -143,23 +145,66 @@ def _with_answer(score: Score, note: dict[str, Any]) -> Score:
 
 
 class Scoring:
-    """The routes of all scopes, as the engine and the API see them.
+    """The routes of all scopes, as the engine and the API see them. Until `begin` has brought the models, what is
+    submitted waits for them, without a deadline: whoever takes spans in looks at how much waits.
 
     Args:
-        models: scope → its model; the service's scope is always among them.
+        models: scope → its model, the service's scope always among them; none while they are being loaded.
         on_event: called on a scoring thread with finished batches and with shadow scores.
+        patience: seconds that a caller waits for a score while the models, which would say, are being loaded.
     """
 
-    def __init__(self, models: Mapping[str, LoadedModel], on_event: OnEvent, clock: Clock, metrics: Metrics) -> None:
-        self._routes = {scope: Route(model, on_event, clock, metrics) for scope, model in models.items()}
+    def __init__(
+        self,
+        models: Mapping[str, LoadedModel],
+        on_event: OnEvent,
+        clock: Clock,
+        metrics: Metrics,
+        *,
+        patience: float = 0.0,
+    ) -> None:
+        self._make_route = lambda model: Route(model, on_event, clock, metrics)
+        self._on_event = on_event
+        self._patience = patience
+        self._routes = {scope: self._make_route(model) for scope, model in models.items()}
+        self._early: list[Candidate] = []
+        self._started = False
+        self._lock = threading.Lock()
+
+    @property
+    def loading(self) -> bool:
+        """Whether the models have not come yet."""
+        return not self._routes
+
+    def begin(self, models: Mapping[str, LoadedModel]) -> None:
+        """Score by these models from now on, first what has waited for them."""
+        routes = {scope: self._make_route(model) for scope, model in models.items()}
+        with self._lock:
+            self._routes = routes
+            if self._started:
+                self._start_routes()
+            for candidate in self._early:
+                self._hand_on(candidate)
+            self._early.clear()
+        self._on_event([])  # whoever waits for events learns of the deadlines
 
     def route(self, scope: str = SERVICE) -> Route:
-        """The route of a project, the service's where it has none of its own."""
+        """The route of a project, the service's where it has none of its own.
+
+        Raises:
+            ObserverError: the models are still being loaded.
+        """
+        if self.loading:
+            raise ObserverError("the model is still loading; try again in a moment")
         return self._routes.get(scope) or self._routes[SERVICE]
+
+    def deadline(self, scope: str = SERVICE) -> float:
+        """The longest that a caller waits for a score."""
+        return self._patience if self.loading else self.route(scope).deadline
 
     @property
     def waiting(self) -> int:
-        return sum(lane.waiting for route in self._routes.values() for lane in route.lanes)
+        return len(self._early) + sum(lane.waiting for route in self._routes.values() for lane in route.lanes)
 
     def stalled(self) -> list[str]:
         """The models that have been at one batch for longer than their deadline."""
@@ -167,15 +212,21 @@ class Scoring:
         return [lane.scorer.model for lane in lanes if lane.stalled()]
 
     def start(self) -> None:
-        for route in self._routes.values():
-            route.start()
+        with self._lock:
+            self._started = True
+            self._start_routes()
 
     def stop(self) -> None:
         for route in self._routes.values():
             route.stop()
 
     def submit(self, candidate: Candidate) -> None:
-        self.route(candidate.facts.project).submit(candidate)
+        """Score a candidate; one that no scorer can read comes back without a score."""
+        with self._lock:
+            if self.loading:
+                self._early.append(candidate)
+                return
+        self._hand_on(candidate)
 
     def expire(self, now: float) -> list[Scored]:
         return [scored for route in self._routes.values() for scored in route.expire(now)]
@@ -183,11 +234,18 @@ class Scoring:
     def next_deadline(self) -> float | None:
         return earliest([lane.next_deadline() for route in self._routes.values() for lane in route.lanes])
 
-    def unreadable(self, candidate: Candidate) -> Scored:
-        """A candidate that no scorer can read."""
-        return self.route(candidate.facts.project).lanes[0].unscored(candidate, "scorer_failed")
-
     def run_once(self) -> bool:
         """Score one batch of every lane and shadow on the calling thread; whether there was any."""
         parts = [part for route in self._routes.values() for part in (*route.lanes, *route.shadows)]
         return sum(part.run_once() for part in parts) > 0
+
+    def _start_routes(self) -> None:
+        for route in self._routes.values():
+            route.start()
+
+    def _hand_on(self, candidate: Candidate) -> None:
+        route = self.route(candidate.facts.project)
+        if candidate.trace is None:
+            self._on_event([route.lanes[0].unscored(candidate, "scorer_failed")])
+        else:
+            route.submit(candidate)

@@ -1,18 +1,21 @@
 """`/v1/systemone` as a plain ASGI application, so that every answer is the contract's and a request costs little.
 
 A request is read, checked, planned on a thread of its own (tokens are made there), computed by the model thread
-together with whatever else waits, and answered. A client that leaves takes its request out of the queue.
+together with whatever else waits, and answered. A request that says the same as one under way gets that one's answer.
+A client that leaves takes its request out of the queue, unless others wait for the same.
 """
 
 import asyncio
 import contextlib
 import functools
+import hashlib
 import hmac
 import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import orjson
@@ -44,6 +47,14 @@ Answer = tuple[bytes, str]
 """A body and its content type."""
 
 
+@dataclass(slots=True)
+class _UnderWay:
+    """The work for one request's bytes, and how many clients wait for it."""
+
+    work: asyncio.Task[tuple[Plan, Reading]]
+    waiting: int = 0
+
+
 class SystemOne:
     """The ASGI application over one decision model. `start` it on the event loop that serves it, `stop` it there.
 
@@ -67,6 +78,7 @@ class SystemOne:
         self._metrics = Metrics()
         self._computing = ModelThread(model, self._metrics, batch_tokens=self.limits.batch_tokens)
         self._planning = ThreadPoolExecutor(1, thread_name_prefix="observer-systemone-plan")
+        self._under_way: dict[bytes, _UnderWay] = {}
         self._open = 0
         self._none_open = asyncio.Event()
         self._none_open.set()
@@ -161,8 +173,9 @@ class SystemOne:
 
     async def _decide(self, headers: Headers, receive: Receive) -> Answer:
         with self._taken_in():
-            request = self._understood(await self._body(headers, receive))
-            plan, reading = await self._while_connected(self._read(request), receive)
+            data = await self._body(headers, receive)
+            request = self._understood(data)
+            plan, reading = await self._while_connected(self._read_once(data, request), receive)
         for answer in reading.answers.values():
             self._metrics.questions.labels(answer.type).inc()
         self._metrics.input_tokens.inc(plan.input_tokens)
@@ -219,6 +232,22 @@ class SystemOne:
             names = ", ".join(self._card.names)
             raise refused(400, "unknown_model", f"no model {request.model[:100]!r} here; this server has {names}")
         return request
+
+    async def _read_once(self, data: bytes, request: Request) -> tuple[Plan, Reading]:
+        """What `_read` gives, for all clients that wait for the same at once; given up when none of them is left."""
+        key = hashlib.sha256(data).digest()
+        same = self._under_way.get(key)
+        if same is None:
+            same = self._under_way[key] = _UnderWay(asyncio.ensure_future(self._read(request)))
+        same.waiting += 1
+        try:
+            return await asyncio.shield(same.work)
+        finally:
+            same.waiting -= 1
+            if not same.waiting:
+                same.work.cancel()
+                if self._under_way.get(key) is same:
+                    del self._under_way[key]
 
     async def _read(self, request: Request) -> tuple[Plan, Reading]:
         """Plan and compute.

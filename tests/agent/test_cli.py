@@ -3,6 +3,7 @@
 import contextlib
 import json
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -54,6 +55,14 @@ def test_a_run_that_cannot_be_made_is_one_line(monkeypatch: pytest.MonkeyPatch) 
     done = observer("run", "Where?", "--model", "ollama:qwen2.5:7b")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)  # and no stack trace of ADK's
     assert "no answer from Ollama" in done.stderr
+
+
+def test_a_chat_on_a_taken_port_names_no_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = subprocess.run([*OBSERVER, "chat", "--port", str(port)], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"port {port} is in use" in done.stderr
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from observer_core.decision.calibration_fit import (
     fit_platt,
     fit_temperature,
 )
+from observer_core.decision.scorer import RunScorer
 from observer_core.errors import InputError
 from observer_core.questions import default_questions
 from observer_core.rundir import Calibration, Manifest
@@ -179,6 +180,7 @@ def test_old_manifests_use_their_temperature_exactly():
         ("platt", {"slope": 1.0}, "no usable 'bias'"),
         ("platt", {"slope": float("nan"), "bias": 0.0}, "no usable 'slope'"),
         ("platt", {"slope": True, "bias": 0.0}, "no usable 'slope'"),
+        ("platt", {"slope": -1.0, "bias": 0.0}, "turns the ranking around"),
         ("temperature", {"temperature": 0}, "not above 0"),
         ("temperature", {}, "no usable 'temperature'"),
         ("isotonic", {"x": [0.0], "bias": 0.0}, "no usable 'y'"),
@@ -192,3 +194,5 @@ def test_old_manifests_use_their_temperature_exactly():
 def test_unusable_calibrations_are_refused(method: str, parameters: dict, problem: str):
     with pytest.raises(InputError, match=problem):
         apply_calibration(np.array([0.5]), Calibration(method=method, parameters=parameters))
+    with pytest.raises(InputError, match=problem):  # where a run is loaded, not at its first trace
+        RunScorer(manifest(calibration=Calibration(method=method, parameters=parameters)), "1", lambda _: [])

@@ -189,11 +189,12 @@ def test_what_was_answered_is_not_asked_again(tmp_path: Path) -> None:
     with reference(config) as url:
         scorer = systemone_scorer(url, "jev-latest", cache=cache)
         before = scorer.cost(traces)
-        assert (before.requests, before.cached) == (len(traces), 0)
+        assert (before.requests, before.cached) == (len(traces) + 1, 0), "the server is checked first"
         assert before.tokens > 0
         assert before.usd == pytest.approx(before.tokens * 0.042e-6)
         first = scorer.score(traces)
         asked = config.requests
+        assert asked == before.requests
         again = systemone_scorer(url, "jev-latest", cache=cache)
         assert (again.cost(traces).requests, again.cost(traces).usd) == (0, 0.0)
         assert again.score(traces) == first
@@ -284,6 +285,19 @@ def test_an_overloaded_server_is_given_the_time_it_asks_for(status: int, headers
         assert len(handler.bodies) == 3, "the request, again, and the check"
     assert reading.answers["answer_wrong"].noul == pytest.approx(right(STATES[0], PLAIN)["answer_wrong"].noul)
     assert sum(clock.slept) == pytest.approx(waits, rel=0.26)
+
+
+def test_a_state_that_the_server_cut_is_marked_also_from_the_cache(tmp_path: Path) -> None:
+    asked = {"model": "m", "state": STATES[0], "questions": {"answer_wrong": PLAIN["answer_wrong"].model_dump()}}
+    cut = mock.respond(mock.MockConfig(), asked) | {"x_state_truncated": True}
+    with scripted([(200, {}, cut)]) as (url, handler):
+        for _ in range(2):
+            asking = JevModel(Server(url, limits=Limits(concurrency=1)), cache=tmp_path / "answers.sqlite")
+            first, second = read(asking, STATES[:2], {"answer_wrong": PLAIN["answer_wrong"]})
+            assert (first.truncated, second.truncated) == (True, False)
+            assert first.answers["answer_wrong"].noul == pytest.approx(right(STATES[0], PLAIN)["answer_wrong"].noul)
+            asking.close()
+        assert len(handler.bodies) == 3, "two states and the check"
 
 
 def test_a_server_that_stays_overloaded_is_given_up() -> None:

@@ -288,6 +288,14 @@ def spoil(tensors: dict) -> None:
     tensors[min(tensors)][..., 0] = float("nan")
 
 
+def count(tensors: dict) -> None:
+    tensors[min(tensors)] = tensors[min(tensors)].to(torch.int8)
+
+
+def narrow(tensors: dict) -> None:
+    tensors[min(tensors)] = tensors[min(tensors)].to(torch.float8_e4m3fn)
+
+
 def shrink(tensors: dict) -> None:
     tensors[min(tensors)] = tensors[min(tensors)][..., :-1].clone()
 
@@ -301,6 +309,8 @@ def shrink(tensors: dict) -> None:
         (add, "has an unknown tensor other"),
         (shrink, "tensor {first} has shape"),
         (spoil, "tensor {first} holds a number that is not finite"),
+        (count, "tensor {first} holds torch.int8"),
+        (narrow, "tensor {first} holds torch.float8_e4m3fn"),
     ],
 )
 def test_wrong_tensors_are_named(checkpoint: Path, name: str, change, says: str) -> None:
@@ -340,7 +350,8 @@ def test_broken_files_are_named(checkpoint: Path, name: str, how: str) -> None:
 
 @pytest.mark.parametrize("name", ["more.safetensors", "modeling.py", "base/notes.txt"])
 def test_files_the_layout_does_not_know_are_refused(checkpoint: Path, name: str) -> None:
-    (checkpoint / "README.md").write_text("read by nobody")
+    for beside in ("README.md", "training_config.json", "training_metrics.json"):
+        (checkpoint / beside).write_text("read by nobody")
     KevModel.open(checkpoint)
     (checkpoint / name).parent.mkdir(exist_ok=True)
     (checkpoint / name).write_text("x")
@@ -404,12 +415,30 @@ def test_no_code_of_a_checkpoint_or_base_runs(checkpoint: Path, tmp_path: Path) 
         ("target_modules", ".*"),
         ("lora_alpha", "8"),
         ("r", 8),
+        ("r", 4.0),
+        ("lora_dropout", 5),
     ],
 )
 def test_adapters_that_ask_for_more_are_refused(checkpoint: Path, field: str, value) -> None:
     file = checkpoint / "adapter_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {field: value}))
     with pytest.raises(InputError, match=rf"adapter_config\.json.*\b{field}\b"):
+        KevModel.open(checkpoint)
+
+
+def test_adapters_that_do_not_fit_the_base_are_refused(checkpoint: Path) -> None:
+    file = checkpoint / "adapter_config.json"
+    whole = json.loads(file.read_text())
+    file.write_text(json.dumps(whole | {"target_modules": ["nothing"]}))
+    with pytest.raises(InputError, match=r"adapter_config\.json does not fit the base"):
+        KevModel.open(checkpoint)
+    released(checkpoint, lora=0)
+    file.write_text(json.dumps(whole | {"r": 0}))
+    with pytest.raises(InputError, match=r"adapter_config\.json: field 'r' is 0"):
+        KevModel.open(checkpoint)
+    file.write_text(json.dumps(whole))
+    torch.save(torch.load(checkpoint / "head.pt", weights_only=True) | {"head_dim": 10**14}, checkpoint / "head.pt")
+    with pytest.raises(InputError, match=r"head\.pt: field 'head_dim'"):
         KevModel.open(checkpoint)
 
 

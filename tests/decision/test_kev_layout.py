@@ -133,7 +133,7 @@ def test_a_branch_fits_or_is_refused_whatever_the_state(folders: dict[str, Path]
     levels = Question(type="score", instructions="how", criteria=[f"level {i}" for i in range(10)])
     assert len(layout.branch("levels", levels).options) == 10
     with pytest.raises(ContextOverflowError, match=r"question 'long' has 255 options and \d+ tokens"):
-        layout.branch("long", choice(255, "a name of many tokens"))
+        layout.branch("long", choice(255, "a name of many tokens, and of many more"))
     with pytest.raises(InputError, match="needs criteria"):
         layout.branch("empty", Question(type="choice"))
 

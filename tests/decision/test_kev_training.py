@@ -12,11 +12,12 @@ import pytest
 import torch
 from asking import answers
 from decision.conftest import easy_traces
-from decision.tiny_kev import KINDS, write_base, write_checkpoint
+from decision.tiny_kev import KINDS, write_base, write_checkpoint, write_tokenizer
 from safetensors.torch import load_file
 
 from observer_core.decision.kev import smollm2
 from observer_core.decision.kev.checkpoint import load_backbone
+from observer_core.decision.kev.config import QWEN_DELIMITERS
 from observer_core.decision.kev.examples import KevExamples, logits, make_rows
 from observer_core.decision.kev.head import Standard
 from observer_core.decision.kev.layout import Layout
@@ -263,6 +264,34 @@ def test_layers_that_cannot_be_continued_are_refused(base: Path) -> None:
     backbone.config.layer_types = ["full_attention", "sliding_attention"]
     with pytest.raises(InputError, match="cannot have layers of type sliding_attention"):
         KevNetwork(backbone, head_dim=8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("gpt2", "is a gpt2, whose decoder is not read here"),
+        ("mistral", "cannot have layers of type sliding_attention"),
+    ],
+)
+def test_decoders_of_another_kind_are_refused(tmp_path: Path, kind: str, says: str) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    shape = {"vocab_size": 264, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    own = {"intermediate_size": 48, "num_key_value_heads": 2, "sliding_window": 8} if kind == "mistral" else {}
+    AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **shape, **own)).save_pretrained(tmp_path / kind)
+    write_tokenizer(tmp_path / kind, QWEN_DELIMITERS)
+    with pytest.raises(InputError, match=says):
+        find_start(str(tmp_path / kind), None, None, rank=4)
+
+
+def test_a_window_of_8192_tokens_holds_255_options_of_a_line_each(tmp_path: Path) -> None:
+    """Those of the conformance suite take 4,233 of SmolLM2's tokens."""
+    folder = write_base(tmp_path / "base", "llama")
+    config = json.loads((folder / "config.json").read_text())
+    for positions, limits in ((8192, (3072, 5120)), (131072, (8192, 8192))):
+        (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": positions}))
+        made = find_start(str(folder), None, None, rank=4).loaded.config
+        assert (made.max_state, made.max_branch) == limits
 
 
 def test_kev_mini_without_a_registry_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,10 @@ from observer_core.decision.laya.checkpoint import copy_tokenizer, load_checkpoi
 from observer_core.decision.laya.config import LayaConfig
 from observer_core.decision.laya.layout import Layout, collate
 from observer_core.decision.laya.model import DecisionModel
+from observer_core.decision.laya.packed import PackedBertLayer, PackedLinear
 from observer_core.decision.laya.presets import find_preset
 from observer_core.decision.laya.runtime import LayaModel
-from observer_core.decision.laya.torch_backend import PackedLinear, TorchBackend
+from observer_core.decision.laya.torch_backend import TorchBackend
 from observer_core.decision.laya.trainer import fresh_model
 from observer_core.decision.training.lora import LoraOptions, add_lora, merge_lora
 from observer_core.errors import ObserverError
@@ -145,11 +146,24 @@ def test_weights_too_large_for_the_file_are_refused(tiny_encoder: Path) -> None:
         round_to_half(model)
 
 
-def test_packed_weights_give_the_same_logits(tiny_encoder: Path) -> None:
+def test_layers_made_over_for_reading_give_the_same_logits(tiny_encoder: Path) -> None:
     model, _ = model_of(tiny_encoder)
     layout = layout_of(tiny_encoder)
-    batches = [collate([row], layout.pad_id) for state in STATES for row in layout.rows(state, QUESTIONS)]
+    rows = [row for state in STATES for row in layout.rows(state, QUESTIONS)]
+    batches = [*(collate([row], layout.pad_id) for row in rows), collate(rows, layout.pad_id)]
     before = TorchBackend(model).logits(batches)
     served = TorchBackend.serving(model).logits(batches)
     assert max(np.abs(a - b).max() for a, b in zip(before, served, strict=True)) < 1e-5
     assert any(isinstance(module, PackedLinear) for module in model.modules())
+    assert any(isinstance(module, PackedBertLayer) for module in model.modules())
+
+
+def test_a_layer_with_another_activation_is_not_taken_for_the_usual_one(tiny_encoder: Path) -> None:
+    model, _ = model_of(tiny_encoder)
+    for layer in model.encoder.encoder.layer:  # pyright: ignore[reportAttributeAccessIssue, reportGeneralTypeIssues]
+        layer.intermediate.intermediate_act_fn = torch.nn.ReLU()
+    layout = layout_of(tiny_encoder)
+    batches = [collate([row], layout.pad_id) for row in layout.rows(STATES[1], QUESTIONS)]
+    before = TorchBackend(model).logits(batches)
+    served = TorchBackend.serving(model).logits(batches)
+    assert max(np.abs(a - b).max() for a, b in zip(before, served, strict=True)) < 1e-5

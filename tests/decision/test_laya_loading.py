@@ -67,6 +67,10 @@ def count(weights: dict[str, torch.Tensor]) -> None:
     weights["scorer.3.bias"] = torch.zeros(1, dtype=torch.int64)
 
 
+def narrow(weights: dict[str, torch.Tensor]) -> None:
+    weights["scorer.3.bias"] = weights["scorer.3.bias"].to(torch.float8_e4m3fn)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -76,6 +80,7 @@ def count(weights: dict[str, torch.Tensor]) -> None:
         (spoil, "tensor scorer.3.bias holds a number that is not finite"),
         (reshape, "tensor type_emb.weight has shape (2, 32), not (3, 32)"),
         (count, "tensor scorer.3.bias holds torch.int64"),
+        (narrow, "tensor scorer.3.bias holds torch.float8_e4m3fn"),
     ],
 )
 def test_wrong_weights_are_refused(
@@ -108,6 +113,10 @@ def test_broken_checkpoint_files_are_named(checkpoint: Path, name: str, how: str
         ("rl_agent_config.json", {"temperature": [1.0, 0.0, 1.0]}, "field 'temperature.1'"),
         ("rl_agent_config.json", {"temperature": [1.0, 1.0]}, "field 'temperature"),
         ("rl_agent_config.json", {"temperature_by_options": {"noul:2": True}}, "field 'temperature_by_options.noul:2'"),
+        ("rl_agent_config.json", {"max_len": 513}, "says max_len 513"),
+        ("encoder/config.json", {"vocab_size": 20}, "20; copy it again"),
+        ("encoder/config.json", {"vocab_size": "160"}, "config.json"),
+        ("tokenizer/tokenizer_config.json", {"mask_token": "[SEP]"}, "names [SEP] as mask and as another token"),
         ("rl_agent_config.json", {"head_layers": 2}, "lacks tensor head.layers.1"),
         ("encoder/config.json", {"model_type": "gpt2"}, "model_type 'gpt2' is no encoder"),
         ("encoder/config.json", {"num_hidden_layers": 3}, "lacks tensor encoder.encoder.layer.2"),
@@ -127,7 +136,8 @@ def test_configurations_that_do_not_belong_to_the_weights(
     "name", ["weights.safetensors", "encoder/model.safetensors", "tokenizer/notes.txt", "x/y.json"]
 )
 def test_files_the_layout_does_not_know_are_refused(checkpoint: Path, name: str) -> None:
-    for beside in ("README.md", "LICENSE", ".gitattributes", ".cache/huggingface/download/model.safetensors.metadata"):
+    cached = ".cache/huggingface/download/model.safetensors.metadata"
+    for beside in ("README.md", "LICENSE", ".gitattributes", cached, "questions.json", "train_report.json"):
         (checkpoint / beside).parent.mkdir(parents=True, exist_ok=True)
         (checkpoint / beside).write_text("read by nobody")
     LayaModel.open(checkpoint)

@@ -5,6 +5,7 @@ import random
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -124,7 +125,11 @@ def two_sources(n: int, seed: int = 0) -> tuple[list[Trace], np.ndarray, RawScor
         )  # fmt: skip
         traces.append(trace)
         p_model[str(i)] = float(sigmoid(np.array(read)))
-    return traces, np.array([t.is_wrong for t in traces]), lambda of: [RawScore(p_model[str(t.trace_id)]) for t in of]
+
+    def model(traces: Sequence[Trace], *, only_deciding: bool = True) -> list[RawScore]:
+        return [RawScore(p_model[str(t.trace_id)]) for t in traces]
+
+    return traces, np.array([t.is_wrong for t in traces]), model
 
 
 def test_the_stack_finds_what_either_part_misses() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from decision.conftest import easy_traces, quick
+from decision.tiny import edit_json
 
 from observer_core.decision.golden import golden_traces
 from observer_core.decision.laya.checkpoint import load_checkpoint
@@ -73,6 +74,22 @@ def test_golden_traces_replay_on_every_back_end(laya_run: RunDirectory, backend)
     replay_golden(load_scorer(laya_run, backend=backend), laya_run)
 
 
+def test_the_replay_asks_what_was_saved_and_all_questions_once(laya_run: RunDirectory) -> None:
+    scorer = load_scorer(laya_run)
+    raw, asked = scorer.raw, []
+
+    def noting(traces, *, only_deciding: bool = False):
+        scores = raw(traces, only_deciding=only_deciding)
+        asked.append((len(traces), sum(len(score.answers) for score in scores)))
+        return scores
+
+    scorer.raw = noting
+    replay_golden(scorer, laya_run)
+    others = len(laya_run.manifest.questions) - 1
+    assert others > 0
+    assert asked == [(1, others), (len(golden_traces()) - 1, 0)]
+
+
 def test_a_model_that_scores_differently_fails_the_replay(laya_run: RunDirectory, tmp_path: Path) -> None:
     run = copy_of(laya_run, tmp_path)
     manifest = json.loads((run / MANIFEST).read_text())
@@ -118,6 +135,41 @@ def test_a_broken_graph_without_fingerprints_is_refused_too(laya_run: RunDirecto
     (run / MANIFEST).write_text(json.dumps(manifest))
     (run / "onnx" / "model.onnx").write_bytes(b"\x08\x01 no graph")
     with pytest.raises(InputError, match=r"model\.onnx is not a usable ONNX graph"):
+        load_scorer(open_run(run))
+
+
+def test_a_graph_of_another_kind_is_refused(laya_run: RunDirectory, tmp_path: Path) -> None:
+    import onnx
+    from onnx import TensorProto, helper
+
+    ids, out = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("past", "logits"))
+    graph = helper.make_graph([helper.make_node("Identity", ["past"], ["logits"])], "other", [ids], [out])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), tmp_path / "g.onnx")
+    run = copy_of(laya_run, tmp_path)
+    (tmp_path / "g.onnx").replace(run / "onnx" / "model.onnx")
+    edit_json(run / MANIFEST, files={})
+    with pytest.raises(InputError, match=r"model\.onnx is no graph of a Laya model \(input 'past'\)"):
+        load_scorer(open_run(run))
+
+
+@pytest.mark.parametrize(
+    ("field", "name", "value"),
+    [
+        ("onnx", "served", 5),
+        ("onnx", "served", "../other.onnx"),
+        ("slice", "max_tokens", "256"),
+        ("slice", "max_tokens", 0),
+        ("slice", "cut", "middle"),
+        ("slice", "format", ["v2"]),
+    ],
+)
+def test_manifests_that_say_something_unusable_are_refused(
+    laya_run: RunDirectory, tmp_path: Path, field: str, name: str, value: object
+) -> None:
+    run = copy_of(laya_run, tmp_path)
+    said = json.loads((run / MANIFEST).read_text())[field]
+    edit_json(run / MANIFEST, **{field: said | {name: value}})
+    with pytest.raises(InputError, match=f"{field}\\.{name}|unknown state {name}"):
         load_scorer(open_run(run))
 
 

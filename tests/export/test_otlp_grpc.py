@@ -25,7 +25,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
 from otlp_collector import Collector
 
 from observer_core.errors import InputError
-from observer_serving.export import ExportOptions, ExportOutcome, OtlpGrpcExporter, OtlpHttpExporter, otlp_http
+from observer_serving.export import ExportOptions, ExportOutcome, otlp_http
+from observer_serving.export.otlp_grpc import OtlpGrpcExporter
+from observer_serving.export.otlp_http import OtlpHttpExporter
 from observer_serving.export.queue import dead_letters, replay
 from observer_serving.export.split import split_request
 

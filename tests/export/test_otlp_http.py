@@ -16,7 +16,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from otlp_collector import OK, Collector
 
 from observer_core.errors import InputError
-from observer_serving.export import ExportOptions, OtlpHttpExporter
+from observer_serving.export import ExportOptions
+from observer_serving.export.otlp_http import OtlpHttpExporter
 from observer_serving.export.queue import dead_letters, replay
 
 FAST = ExportOptions(timeout_s=5, retry_first_s=0.005, retry_max_s=0.02)
@@ -153,7 +154,7 @@ def test_nothing_is_lost_when_nobody_answers_and_the_process_is_killed(tmp_path,
     code = (
         "import os, signal, sys; from pathlib import Path\n"
         "sys.path.insert(0, sys.argv[3]); from export_items import make_item\n"
-        "from observer_serving.export import OtlpHttpExporter\n"
+        "from observer_serving.export.otlp_http import OtlpHttpExporter\n"
         "exporter = OtlpHttpExporter('back', sys.argv[1], Path(sys.argv[2])); exporter.start()\n"
         "for n in range(20): exporter.submit(make_item(f't{n}'))\n"
         "os.kill(os.getpid(), signal.SIGKILL)"

@@ -16,7 +16,8 @@ from observer_core.traces.otlp import read_otlp_file
 from observer_core.traces.to_spans import trace_to_spans
 from observer_core.traces.trace import ToolCall, Trace
 from observer_pipeline.sources import load_traces
-from observer_serving.export import ExportItem, OtlpHttpExporter, decorate_root
+from observer_serving.export import ExportItem, decorate_root
+from observer_serving.export.otlp_http import OtlpHttpExporter
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 

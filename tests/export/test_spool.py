@@ -7,8 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 from export_items import DECISION
 
-from observer_core.decisions import DECISION_SCHEMA, EXPORT_SCHEMA, TRACE_SCHEMA, decision_row
+from observer_core.decisions import decision_row
 from observer_core.errors import ObserverError
+from observer_core.spool_tables import DECISION_SCHEMA, EXPORT_SCHEMA, TRACE_SCHEMA
 from observer_core.traces.jsonl import parse_trace
 from observer_core.traces.trace import ToolCall, Trace
 from observer_serving.spool import Spool

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from observer_core.decisions import DECISION_SCHEMA
 from observer_core.rollouts.reading import RolloutLog
 from observer_core.rollouts.regrade import GradeOptions, rewards_for
 from observer_core.rollouts.store import write_store
 from observer_core.rollouts.story import Story
+from observer_core.spool_tables import DECISION_SCHEMA
 
 mcp = pytest.importorskip("mcp")
 

@@ -195,9 +195,14 @@ def test_retry_after_is_honoured_and_patience_ends(receiver: Receiver, story_pat
     def sleep(seconds: float) -> None:
         now[0] += seconds
 
-    receiver.script = [(503, {"retry-after": "7"})]
-    emit(RolloutLog(story_path), [], EmitOptions(receiver.url), ONE, sleep=sleep, clock=lambda: now[0])
+    told: list[str] = []
+    receiver.script = [(503, {"retry-after": "7"}), (503, {"retry-after": "0"})]
+    emit(
+        RolloutLog(story_path), [], EmitOptions(receiver.url), ONE, sleep=sleep, clock=lambda: now[0],
+        waiting=lambda why: told.append(f"{why} at {now[0]:g}"),
+    )  # fmt: skip
     assert now[0] == 7.0
+    assert told == [f"{receiver.url} takes no spans (HTTP 503 ''); trying again for 120 s at 0"], "before it waits"
     receiver.script = [(503, {})] * 100
     with pytest.raises(ObserverError, match=r"took no spans for 20 s.*goes on where it stopped"):
         emit(RolloutLog(story_path), [], EmitOptions(receiver.url, patience=20), ONE, sleep=sleep, clock=lambda: now[0])

@@ -27,6 +27,7 @@ from observer_serving.receive.wire import cut
 from observer_serving.score import LoadedModel, ModelChoice, Scoring, Stage
 from observer_serving.spool import Spool
 from observer_serving.stats import Stats
+from observer_serving.undeliverable import UNDELIVERABLE_FOLDER, Undeliverable
 
 DEADLINE = 5.0
 
@@ -97,6 +98,7 @@ class Bench:
             lambda segment, items: self.released.update({segment: items}),
             Spool(self.folder / "spool", max_rows=1000, max_age_s=3600, monotonic=self.clock.monotonic),
             self.exporters,
+            Undeliverable(self.folder / UNDELIVERABLE_FOLDER),
             self.metrics,
             settle_after=10,
             settle_rows=1000,

@@ -37,7 +37,8 @@ class Service:
         """Python that the process runs first."""
         self.api = self.otlp_http = self.otlp_grpc = ""
 
-    def start(self) -> "Service":
+    def start(self, *, ready: bool = True) -> "Service":
+        """Return once it listens, and by default once its model is in force too."""
         log = self.home.with_suffix(".log").open("a")
         self.process = subprocess.Popen(
             [sys.executable, "-c", self.prelude + RUN, "serve", "--config", self.config],
@@ -52,6 +53,8 @@ class Service:
         addresses = dict(part.split("=", 1) for part in line.split()[2:])
         self.api, self.otlp_http = addresses["api"], addresses["otlp_http"]
         self.otlp_grpc = addresses["otlp_grpc"].removeprefix("http://")
+        if ready:
+            wait_until(lambda: "scorer" not in self.client.get(self.api + "/readyz").json()["problems"])
         return self
 
     def kill(self) -> None:

@@ -40,7 +40,7 @@ def grpc_code(address: str, key: str | None, credentials: grpc.ChannelCredential
 
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory: pytest.TempPathFactory):
-    keys = {"ingest": ["in-old", "in-new"], "read": "rd", "admin": "ad"}
+    keys = {"ingest": ["in-old", "in-new"], "read": ["rd", "schlüssel"], "admin": "ad"}
     live = Service(tmp_path_factory.mktemp("keyed") / "home", {"keys": keys, "policy": {"keep_threshold": 0.0}}).start()
     yield live
     live.kill()
@@ -70,6 +70,11 @@ def test_each_key_opens_its_own_doors(keyed: Service, method, path, body, ingest
     assert code(None) == code("wrong") == (OK if path == "/healthz" else NONE)
 
 
+def test_a_key_need_not_be_ascii(keyed: Service):
+    headers = {"authorization": "Bearer schlüssel".encode()}
+    assert httpx.get(keyed.api + "/v1/stats", headers=headers).status_code == OK
+
+
 def test_otlp_wants_the_ingest_key(keyed: Service):
     def code(key: str | None) -> int:
         headers = {"content-type": "application/x-protobuf"} | ({"authorization": f"Bearer {key}"} if key else {})
@@ -89,6 +94,8 @@ def test_otlp_wants_the_ingest_key(keyed: Service):
         ({"listen": {"otlp_http": "0.0.0.0:1"}, "keys": {"read": "k"}}, "keys.ingest"),
         ({"keys": {"read": ""}}, "must not be empty"),
         ({"keys": {"read": ["a", ""]}}, "must not be empty"),
+        ({"api_key": "", "listen": {"api": "0.0.0.0:1"}}, "api_key: .*must not be empty"),
+        ({"policy": {"hash_key": ""}}, "policy.hash_key: .*must not be empty"),
         ({"tls": {"cert": "/nowhere.pem", "key": "/nowhere.pem"}}, "no file"),
     ],
 )

@@ -7,17 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving.bench import DEADLINE, Bench, FixedScorer
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from serving.bench import DEADLINE, Bench, FixedScorer, ListExporter
 from serving.harness import make_request, new_trace, wait_until
 
 from observer_core.decision.protocol import Score
+from observer_core.errors import ObserverError
 from observer_core.traces.trace import Trace
 from observer_serving import reader
 from observer_serving.assemble import AssembledTrace
 from observer_serving.buffer.protocol import Logged
 from observer_serving.buffer.received import JsonTrace, Received
 from observer_serving.candidate import Candidate, read_spans
+from observer_serving.export import ExportItem
 from observer_serving.receive.wire import cut
+from observer_serving.undeliverable import Undeliverable
 
 
 @pytest.fixture
@@ -94,6 +98,62 @@ def test_a_fault_costs_its_own_trace_only_and_is_counted(bench: Bench, monkeypat
     (decision,) = bench.decisions()
     assert decision.trace_id == fine[0].hex()
     assert bench.metrics.faults._value.get() == 1
+
+
+def test_a_trace_that_cannot_be_delivered_is_set_aside_and_the_ones_behind_it_go_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    poisoned, fine = new_trace(2), new_trace()
+    submit = bench.exporters[1].submit
+
+    def broken(item: ExportItem) -> None:
+        if item.trace_id == poisoned[0].hex():
+            raise ValueError("a bug")
+        submit(item)
+
+    monkeypatch.setattr(bench.exporters[1], "submit", broken)
+    for trace in (poisoned, fine):
+        bench.receive(*trace)
+    bench.settle()
+    bench.settle(11)
+    assert [item.trace_id for item in bench.exporters[1].items] == [fine[0].hex()]
+    assert bench.record.settled == 2
+    assert bench.engine.failure is None
+    assert bench.metrics.faults._value.get() == 1
+    kept = bench.folder / "undeliverable" / f"{poisoned[0].hex()}.pb"
+    spans = [
+        s
+        for rs in ExportTraceServiceRequest.FromString(kept.read_bytes()).resource_spans
+        for ss in rs.scope_spans
+        for s in ss.spans
+    ]
+    assert {span.span_id for span in spans} == set(poisoned[1])
+    assert Undeliverable(bench.folder / "undeliverable").erase(poisoned[0].hex()) == 1
+    assert not kept.exists()
+
+
+def test_what_is_delivered_again_after_a_restart_is_counted_once_as_received_and_as_kept(bench: Bench):
+    trace_id, span_ids = new_trace(3)
+    bench.receive(trace_id, span_ids[:2])
+    bench.settle()
+    bench.receive(trace_id, span_ids[2:])  # late
+    bench.receive(trace_id, span_ids[:1])  # sent again
+    bench.settle()
+    json_id = b"j" * 16
+    bench.put(Received(bench.clock.now_ns(), (JsonTrace(json_id, b'{"question": "q", "final_answer": "a"}'),)))
+    bench.settle()
+    names = ("received", "kept", "dropped", "rejected", "duplicate")
+
+    def counted() -> dict[str, float]:
+        return {name: getattr(bench.metrics, f"spans_{name}")._value.get() for name in names}
+
+    before = counted()
+    bench.crash()
+    bench.settle()
+    more = {name: value - before[name] for name, value in counted().items()}
+    assert more["received"] == 4
+    assert more["received"] == sum(more[name] for name in names[1:])
+    assert more["kept"] >= 2
 
 
 def test_a_scorer_that_hangs_is_given_up_and_its_late_answer_changes_nothing(bench: Bench):
@@ -214,6 +274,60 @@ def test_a_large_trace_is_read_while_its_neighbours_are_decided(bench: Bench, mo
     decision = bench.record.get(large[0].hex())
     assert decision is not None
     assert (decision.reason, decision.spans, decision.late_spans) == ("score", 300, 1)
+
+
+def test_a_large_trace_is_handed_over_while_its_neighbours_are_decided(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """Those after it wait for their turn; what the disk refuses is tried again, and no exporter gets a trace twice."""
+    may_write = threading.Event()
+    first, second = bench.exporters
+    refusals = ["the disk is full"]
+
+    def slow(item: ExportItem) -> None:
+        if item.spans == 300:
+            assert may_write.wait(30)
+            if refusals:
+                raise ObserverError(refusals.pop())
+        ListExporter.submit(second, item)
+
+    def are_decided(count: int) -> bool:
+        bench.scoring.run_once()
+        return len(bench.decisions()) == count
+
+    def is_delivered() -> bool:
+        bench.clock.advance(1)
+        bench.engine.put(None)
+        return bench.delivery.pending == 0
+
+    monkeypatch.setattr(second, "submit", slow)
+    large, small = new_trace(300), new_trace(3)
+    bench.receive(*large)
+    bench.engine.start()
+    wait_until(lambda: bench.engine.open_traces == 1)
+    bench.clock.advance(3)
+    bench.engine.put(None)
+    wait_until(lambda: are_decided(1))
+    bench.receive(*small)
+    bench.receive(large[0], new_trace(1)[1])
+    wait_until(lambda: bench.engine.open_traces == 1)
+    bench.clock.advance(3)
+    bench.engine.put(None)
+    wait_until(lambda: are_decided(2))
+    assert [item.spans for item in first.items] == [300]
+    assert second.items == []
+    erased = bench.engine.call(bench.engine.deliver_now)
+    wait_until(lambda: bench.engine._events.empty())
+    assert not erased.done(), "who erases a trace waits until it has been handed over"
+    may_write.set()
+    with pytest.raises(ObserverError, match="the disk is full"):
+        erased.result(30)
+    wait_until(is_delivered)
+    bench.engine.drain(30)
+    for exporter in (first, second):
+        assert [(item.decision is not None, item.spans) for item in exporter.items] == [
+            (True, 300),
+            (True, 3),
+            (False, 1),
+        ]
 
 
 def test_a_batch_sent_again_around_a_crash_counts_once(bench: Bench):

@@ -42,6 +42,8 @@ ENCODERS = {
     "deflate": zlib.compress,
     "zstd": lambda body: zstandard.ZstdCompressor().compress(body),
 }
+STREAMED = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(1000))
+"""As encoders of streams write it: nothing in it says how long the content is."""
 
 
 def post(service: Service, body: bytes, content_type: str | None = PROTOBUF, **headers: str) -> httpx.Response:
@@ -262,6 +264,8 @@ def test_C7_a_warning_has_no_rejected_spans_and_a_message(shared_service: Servic
         ("POST", "/v1/traces", b"not gzip", {"content-encoding": "gzip"}, 400),
         ("POST", "/v1/traces", gzip.compress(bytes(1000), mtime=0)[:-9], {"content-encoding": "gzip"}, 400),
         ("POST", "/v1/traces", b"not zstd", {"content-encoding": "zstd"}, 400),
+        ("POST", "/v1/traces", STREAMED[:-5], {"content-encoding": "zstd"}, 400),
+        ("POST", "/v1/traces", ENCODERS["zstd"](b"") + STREAMED[:-5], {"content-encoding": "zstd"}, 400),
         ("POST", "/v1/traces", b"", {"content-encoding": "br"}, 415),
         ("POST", "/v1/metrics", b"", {}, 404),
         ("POST", "/v1/logs", b"", {}, 404),

@@ -151,6 +151,32 @@ def test_the_spool_holds_every_decision_and_every_kept_trace(service):
     }
 
 
+def test_whatever_an_accepted_trace_holds_it_is_decided_and_stops_nothing(service):
+    live: Service = service(policy={"keep_threshold": 0.0}, evaluators={"rewards": {"short": "parsimony"}})
+    fields = [
+        '"latency_ms": 1e308', '"latency_ms": -1e308', '"latency_ms": 3.6e12', r'"project": "\ud800"',
+        r'"service": "\ud800"', r'"later": {"\ud800": "\ud800"}', f'"later": {10**30}', '"later": 1e999',
+        f'"tool_calls": [{{"name": "t", "args": {{"n": {10**30}}}}}]',
+        r'"tool_calls": [{"name": "t", "args": "\ud800", "status": "\ud800"}]',
+        f'"tool_calls": [{{"name": "t", "args": {"[" * 400}{"]" * 400}}}]',
+    ]  # fmt: skip
+    ids = set()
+    for field in fields:
+        body = f'{{"question": "q", "final_answer": "a", {field}}}'
+        answer = httpx.post(
+            live.api + "/v1/traces", content=body, headers={"content-type": "application/json"}, timeout=60
+        )
+        assert answer.status_code == 202, answer.text
+        ids.add(answer.json()["trace_id"])
+    decided = {d["trace_id"]: d for d in live.wait_for_decisions(len(fields))}
+    assert decided.keys() == ids
+    assert all(d["evaluators"]["short"] is not None for d in decided.values())
+    assert live.metrics()["observer_faults_total"] == 0
+    assert live.terminate() == 0
+    kept = ds.dataset(live.home / "spool" / "traces").to_table().to_pylist()
+    assert {row["trace_id"] for row in kept} == ids
+
+
 def test_json_api(shared_service: Service):
     url = shared_service.api + "/v1/traces:score"
     tried = httpx.post(url, params={"dry_run": True}, json=TRACE, timeout=30).json()
@@ -273,6 +299,11 @@ def test_open_traces_go_on_after_a_kill(service):
         ),
         ("assembly: {quiet_period: soon}", 2, "assembly.quiet_period"),
         ("colour: blue", 2, "colour"),
+        (
+            "buffer: {dir: /dev/null/wal}\nlisten: {api: '127.0.0.1:0', otlp_http: null, otlp_grpc: null}",
+            2,
+            "buffer.dir",
+        ),
     ],
 )
 def test_what_is_wrong_at_start_is_one_line(tmp_path: Path, settings: str, code: int, says: str):

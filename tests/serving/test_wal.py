@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import fcntl
 import os
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from serving.harness import wait_until
 
 from observer_serving.buffer.protocol import BufferUnavailableError, Logged
 from observer_serving.buffer.received import JsonTrace, Received
+from observer_serving.buffer.segment_file import BUFFER_BYTES
+from observer_serving.buffer.segments import BLOCK, stretches
 from observer_serving.buffer.wal import WriteAheadLog
 from observer_serving.clock import ManualClock
 from observer_serving.receive.wire import Piece
@@ -61,16 +64,15 @@ def test_a_torn_tail_is_reported_and_everything_before_it_survives(tmp_path: Pat
     write(tmp_path, entries)
     (file,) = tmp_path.glob("*.wal")
     whole = file.read_bytes()
-    boundaries = []
+    assert len(whole) % BLOCK == 0
+    places = [(start, stop) for start, stop, _ in stretches(whole)]
+    assert len(places) == 5
     for cut in range(len(whole) - 1, 0, -7):
         file.write_bytes(whole[:cut])
         got, log = read(tmp_path)
-        assert got == entries[: len(got)]
-        boundaries.append(len(got))
-        lost = sum(damage.size for damage in log.damage)
-        assert (lost == 0) == (cut * 5 % len(whole) == 0)
-    assert boundaries[0] == 4
-    assert boundaries[-1] == 0
+        assert got == entries[: sum(stop <= cut for _, stop in places)]
+        torn = [cut - start for start, stop in places if start < cut < stop]
+        assert [damage.size for damage in log.damage] == torn, "padding is no damage, half an entry is"
 
 
 def test_damage_in_the_middle_costs_only_the_damaged_entry(tmp_path: Path):
@@ -78,7 +80,8 @@ def test_damage_in_the_middle_costs_only_the_damaged_entry(tmp_path: Path):
     write(tmp_path, entries)
     (file,) = tmp_path.glob("*.wal")
     data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 0xFF
+    start, stop, _ = list(stretches(bytes(data)))[4]
+    data[(start + stop) // 2] ^= 0xFF
     file.write_bytes(data)
     got, log = read(tmp_path)
     assert got == entries[:4] + entries[5:]
@@ -115,18 +118,16 @@ def test_a_full_disk_refuses_and_leaves_nothing_half_written(tmp_path: Path, mon
     committed: list[Logged] = []
     log = WriteAheadLog(tmp_path, committed.extend)
     log.start()
-    real_writev, real_write = os.writev, os.write
+    real_write = os.write
     full = False
 
-    def writev_until_full(descriptor: int, parts: list[bytes]) -> int:
-        return real_write(descriptor, b"".join(parts)[:50]) if full else real_writev(descriptor, parts)
-
-    def write_until_full(descriptor: int, data: bytes) -> int:
+    def write_until_full(descriptor: int, data: bytes | memoryview) -> int:
+        if full and len(data) == BLOCK and isinstance(data, memoryview):  # the log's, not the probe's
+            return real_write(descriptor, data[:512])
         if full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return real_write(descriptor, data)
 
-    monkeypatch.setattr(os, "writev", writev_until_full)
     monkeypatch.setattr(os, "write", write_until_full)
 
     async def run() -> None:
@@ -153,6 +154,34 @@ def test_a_full_disk_refuses_and_leaves_nothing_half_written(tmp_path: Path, mon
     again, reread = read(tmp_path)
     assert again == [entry(1), entry(3)]
     assert reread.damage == []
+
+
+@pytest.mark.parametrize("refuses", ["nothing", "opening", "writing"])
+def test_entries_of_any_size_come_back_from_any_file_system(tmp_path: Path, monkeypatch, refuses: str):
+    """One that cannot go past the page cache says so when the file is opened, or only at the first write."""
+    real_open, real_write = os.open, os.write
+    refused: list[str] = []
+
+    def open_through(path, flags: int, mode: int = 0o777, **others) -> int:
+        if refuses == "opening" and flags & os.O_DIRECT:
+            refused.append("opening")
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return real_open(path, flags, mode, **others)
+
+    def write_through(descriptor: int, data: memoryview) -> int:
+        if refuses == "writing" and fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT:
+            refused.append("writing")
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return real_write(descriptor, data)
+
+    monkeypatch.setattr(os, "open", open_through)
+    monkeypatch.setattr(os, "write", write_through)
+    entries = [entry(i, size=size) for i, size in enumerate((1, BLOCK, 3 * BUFFER_BYTES + 17, 5, BUFFER_BYTES))]
+    write(tmp_path, entries)
+    got, log = read(tmp_path)
+    assert got == entries
+    assert log.damage == []
+    assert set(refused) == {refuses} - {"nothing"}
 
 
 def test_limits_refuse_before_anything_is_written(tmp_path: Path):

@@ -104,6 +104,26 @@ def test_clients_that_leave_free_their_places_and_are_never_computed(model: Scri
     assert model.batches == [["HANG"], ["after"]]
 
 
+def test_equal_requests_under_way_are_computed_once(model: ScriptedModel):
+    with serving(model) as server, ThreadPoolExecutor(6) as clients:
+        first = clients.submit(server.post, body(state="HANG"))
+        assert model.began.wait(30)
+        same = [clients.submit(server.post, body(state="HANG")) for _ in range(3)]
+        rest = [clients.submit(server.post, body(state="HANG", questions={name: NOUL})) for name in ("r", "s")]
+        leaving = connect(server)
+        leaving.sendall(raw_request(json.dumps(body(state="HANG")).encode()))
+        until(lambda: open_requests(server) == 7)
+        leaving.close()
+        until(lambda: open_requests(server) == 6)
+        model.go.set()
+        answers = [answer.result() for answer in (first, *same, *rest)]
+        assert {answer.status_code for answer in answers} == {200}
+        assert len({answer.text for answer in answers[:4]}) == 1
+        assert [list(answer.json()["answers"]) for answer in answers[4:]] == [["r"], ["s"]]
+        assert server.post(body(state="HANG")).status_code == 200  # nothing is kept once it is answered
+    assert sum(len(batch) for batch in model.batches) == 4
+
+
 def test_slow_clients_hold_up_nobody_and_are_sent_away(model: ScriptedModel):
     with serving(model, waiting=4, read=0.5) as server:
         slow = [connect(server) for _ in range(3)]

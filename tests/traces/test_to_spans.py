@@ -3,6 +3,7 @@
 import json
 import math
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,6 +61,13 @@ def test_ids_are_stable_and_times_are_those_of_the_run():
     assert [tool.parent_span_id for tool in tools] == [root.span_id] * 2
     assert len({span.span_id for span in (root, *tools)}) == 3
     assert math.isclose(normalise([one]).duration_ms, 3000.0)
+
+
+@pytest.mark.parametrize("latency_ms", [1e308, -1e308, 3.6e12])
+def test_a_run_that_took_longer_than_there_is_time_begins_in_1970(latency_ms: float):
+    trace = Trace("q", "a", trace_id="t", latency_ms=latency_ms, tool_calls=[ToolCall("search")])
+    root, tool = trace_to_spans(trace, project=None, now_ns=10**18).scope_spans[0].spans
+    assert 0 <= root.start_time_unix_nano <= tool.start_time_unix_nano < root.end_time_unix_nano == 10**18
 
 
 def test_nothing_of_the_label_is_written():

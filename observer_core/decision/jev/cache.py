@@ -21,11 +21,13 @@ create table if not exists answers (
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What a server answered: its answer objects as sent, the concrete model, and the input tokens it counted."""
+    """What a server answered: its answer objects as sent, the concrete model, the input tokens it counted, and whether
+    it said that it saw the state cut."""
 
     answers: dict[str, Any]
     model: str
     input_tokens: int | None
+    truncated: bool = False
 
 
 def request_key(endpoint: str, model: str, state: Any, questions: dict[str, Any]) -> str:
@@ -60,14 +62,18 @@ class AnswerCache:
                 row = self._db.execute(
                     "select answers, answered_by, input_tokens from answers where key = ?", (key,)
                 ).fetchone()
-                return None if row is None else Answered(json.loads(row[0]), row[1], row[2])
-            except (sqlite3.Error, ValueError) as error:
+                if row is None:
+                    return None
+                answers = json.loads(row[0])
+                cut = isinstance(answers, list)  # [answers] of a state that was cut
+                return Answered(answers[0] if cut else answers, row[1], row[2], cut)
+            except (sqlite3.Error, ValueError, IndexError) as error:
                 raise self._unusable(error) from error
 
     def put(self, key: str, endpoint: str, model: str, answered: Answered) -> None:
         """Keep an answer."""
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        answers = json.dumps(answered.answers, ensure_ascii=False)
+        answers = json.dumps([answered.answers] if answered.truncated else answered.answers, ensure_ascii=False)
         row = (key, endpoint, model, answered.model, answers, answered.input_tokens, at)
         with self._lock:
             try:

@@ -66,6 +66,7 @@ class _Response(BaseModel):
     model: str
     answers: dict[str, Any]
     usage: Any = None
+    x_state_truncated: Any = False  # `observer systemone` says so
 
     @property
     def input_tokens(self) -> int | None:
@@ -136,7 +137,8 @@ class JevModel:
         return Plan(questions, tokens, tokens, False, (state, body))
 
     def cost(self, plans: Sequence[Plan]) -> Cost:
-        """What running `plans` will cost, cached answers left out."""
+        """What running `plans` will cost, cached answers left out, the check of the server (see the class) included."""
+        plans = plans if self._checked or not plans else [*plans, self._check_of(plans[0])]
         fresh = [plan for plan in plans if self._known(plan) is None]
         return Cost.of(
             self.server.model,
@@ -161,9 +163,7 @@ class JevModel:
 
     def _first(self, plan: Plan) -> Reading:
         """The first reading, from a server whose answers do not depend on a question's id, place or company."""
-        backwards = list(plan.questions.items())[::-1]
-        again = {f"{copy}_{name}": question for copy in ("x", "y") for name, question in backwards}
-        first, second = self._run([plan, self.plan(plan.prepared[0], again)])
+        first, second = self._run([plan, self._check_of(plan)])
         for name, question in plan.questions.items():
             one = first.answers[name].probabilities
             for copy in ("x", "y"):
@@ -175,6 +175,13 @@ class JevModel:
                         "under another id, place or company; its numbers cannot be compared, use another server"
                     )
         return first
+
+    def _check_of(self, plan: Plan) -> Plan:
+        """The same questions about the same state under other ids, in another order and company."""
+        backwards = list(plan.questions.items())[::-1]
+        return self.plan(
+            plan.prepared[0], {f"{copy}_{name}": question for copy in ("x", "y") for name, question in backwards}
+        )
 
     def close(self) -> None:
         """Close connections and the cache."""
@@ -204,7 +211,7 @@ class JevModel:
             self.spent.cached += known is not None
             self.spent.requests += 1
             self.spent.input_tokens += 0 if known else answered.input_tokens or plan.input_tokens
-        return Reading(answers, truncated=False)
+        return Reading(answers, answered.truncated)
 
     def _key(self, plan: Plan) -> str:
         return request_key(self.server.base_url, self.server.model, *plan.prepared)
@@ -220,7 +227,9 @@ class JevModel:
             self._limiter.acquire(plan.input_tokens)
             try:
                 response = self._client.system_one(state, questions, response_model=_Response)
-                return Answered(response.answers, response.model, response.input_tokens)
+                return Answered(
+                    response.answers, response.model, response.input_tokens, response.x_state_truncated is True
+                )
             except TypeSafeAPIError as error:
                 if not (error.status in (408, 429) or error.status >= 500):
                     raise _refused(error.status, str(error)) from error

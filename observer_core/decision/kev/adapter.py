@@ -23,6 +23,8 @@ TARGETS = {
 }
 """The linear layers LoRA is put on where a backbone has them: attention, feed-forward, Gated DeltaNet."""
 
+WEIGHT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
 READ_FIELDS = {"r", "lora_alpha", "lora_dropout", "target_modules"}
 IGNORED_FIELDS = {
     *("peft_type", "task_type", "base_model_name_or_path", "revision", "inference_mode", "auto_mapping"),
@@ -60,7 +62,13 @@ def load_adapter(backbone: nn.Module, config: KevConfig, checkpoint: Path) -> nn
         InputError: a file is missing, broken or asks for something this version does not do; its rank is not the
             checkpoint's; or a tensor is missing, unknown, of another shape or not finite. Names file and tensor.
     """
-    wrapped = _wrap(backbone, _read_config(checkpoint / ADAPTER_CONFIG, config))
+    lora = _read_config(checkpoint / ADAPTER_CONFIG, config)
+    try:
+        wrapped = _wrap(backbone, lora)
+    except (ValueError, TypeError, RuntimeError) as error:  # targets that the base lacks, a rank beyond all memory
+        raise InputError(
+            f"{checkpoint / ADAPTER_CONFIG} does not fit the base ({one_line(error)}); copy the run again"
+        ) from error
     file = checkpoint / ADAPTER_FILE
     tensors = read_tensors(file)
     check_tensors(file, tensors, _tensors(wrapped))
@@ -88,11 +96,15 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 
 
 def check_tensors(file: Path, found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    """Refuse tensors that are not exactly those expected: names in both directions, shapes, finite numbers.
+    """Refuse tensors that are not exactly those expected: floats, names in both directions, shapes, finite numbers.
 
     Raises:
         InputError: names file and tensor.
     """
+    for name, tensor in found.items():
+        if tensor.dtype not in WEIGHT_DTYPES or tensor.layout != torch.strided:
+            kind = tensor.dtype if tensor.layout == torch.strided else tensor.layout
+            raise InputError(f"{file}: tensor {name} holds {kind}, which are no weights; copy the run again")
     missing, unknown = expected.keys() - found.keys(), found.keys() - expected.keys()
     for problem, names in (("lacks", missing), ("has an unknown", unknown)):
         if names:
@@ -139,8 +151,12 @@ def _read_config(file: Path, config: KevConfig) -> LoraConfig:
                 f"{file}: field '{field}' is {value}, which this version does not load; use another adapter"
             )
     rank, alpha, dropout = (body.get(name, usual[name]) for name in ("r", "lora_alpha", "lora_dropout"))
-    for name, value in (("r", rank), ("lora_alpha", alpha), ("lora_dropout", dropout)):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e6:
+    for name, value, usable in (
+        ("r", rank, type(rank) is int and rank > 0),
+        ("lora_alpha", alpha, type(alpha) in (int, float) and 0 <= alpha < 1e6),
+        ("lora_dropout", dropout, type(dropout) in (int, float) and 0 <= dropout <= 1),
+    ):
+        if not usable:
             raise InputError(f"{file}: field '{name}' is {value}, no usable number; copy the run again")
     targets = body.get("target_modules")
     if not isinstance(targets, list) or not targets or not all(isinstance(name, str) for name in targets):

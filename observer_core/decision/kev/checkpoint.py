@@ -138,6 +138,9 @@ def load_backbone(folder: Path) -> nn.Module:
     missing = sorted(name for name in info["missing_keys"] if not name.startswith("lm_head"))
     if missing:
         raise InputError(f"the base in {folder} lacks tensor {missing[0]} ({len(missing)} such); copy it again")
+    if not hasattr(model, "model"):
+        kind = model.config.model_type
+        raise InputError(f"the base in {folder} is a {kind}, whose decoder is not read here; choose another base")
     for name, tensor in model.model.named_parameters():
         if not bool(torch.isfinite(tensor).all()):
             raise InputError(f"the base in {folder}: tensor {name} holds a number that is not finite; copy it again")

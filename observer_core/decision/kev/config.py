@@ -20,6 +20,7 @@ ADAPTER_CONFIG = "adapter_config.json"
 BASE_DIR = "base"
 FILES = (
     *(CONFIG_FILE, HEAD_FILE, ADAPTER_FILE, ADAPTER_CONFIG, *TOKENIZER_FILES),
+    *("training_config.json", "training_metrics.json"),  # records of the released trainer, read by nothing here
     *(f"{BASE_DIR}/{name}" for name in ("config.json", "*.safetensors", *TOKENIZER_FILES)),
 )
 """Everything that may lie in a checkpoint, and what is fetched of one on the hub."""
@@ -36,7 +37,7 @@ QWEN_DELIMITERS: Delimiters = (
 )
 
 MAX_STATE = 8192
-MAX_BRANCH = 4096
+MAX_BRANCH = 8192
 
 COMPARED = (
     "base",
@@ -76,7 +77,7 @@ class KevConfig(BaseModel):
     base: str = Field(min_length=1)
     base_revision: str | None = None
     lora: int = Field(0, ge=0)
-    head_dim: int = Field(256, ge=1)
+    head_dim: int = Field(256, ge=1, le=65536)
     option_isolation: bool = False
     special_embeddings: bool = False
     weights_dtype: Literal["fp32", "bf16"] = "fp32"

@@ -34,8 +34,10 @@ def is_hybrid(config: Any) -> bool:
 
 
 def layer_types(config: Any) -> Sequence[str]:
-    """The type of each layer, all attention when the configuration does not tell."""
-    return getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
+    """The type of each layer; when the configuration does not tell, all attention, sliding if it has a window."""
+    window = getattr(config, "sliding_window", None)
+    usual = "full_attention" if window is None else "sliding_attention"
+    return getattr(config, "layer_types", None) or [usual] * config.num_hidden_layers
 
 
 class KevNetwork(nn.Module):

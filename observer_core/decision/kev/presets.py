@@ -108,7 +108,8 @@ def _fresh(model: str, folder: Path, base_name: str, rank: int) -> Start:
     base = folder_base(folder, base_name)
     backbone = load_backbone(folder)
     positions = int(backbone.config.max_position_embeddings)  # pyright: ignore
-    max_branch = min(MAX_BRANCH, positions // 2)
+    # The larger part: 255 options with a line of text each, which the contract allows, take over 4,200 tokens.
+    max_branch = min(MAX_BRANCH, positions * 5 // 8)
     config = KevConfig(
         base=base.name,
         base_revision=base.revision,

@@ -17,6 +17,7 @@ TOKENIZER_DIR = "tokenizer"
 ENCODER_CONFIG = "config.json"
 FILES = (
     *(CONFIG_FILE, WEIGHTS_FILE, f"{ENCODER_DIR}/{ENCODER_CONFIG}"),
+    *("questions.json", "train_report.json"),  # records of the laya package's trainer, read by nothing here
     *(f"{TOKENIZER_DIR}/{name}" for name in TOKENIZER_FILES),
 )
 """Everything that may lie in a checkpoint, and what is fetched of one on the hub: nothing that could hold code."""

@@ -15,6 +15,7 @@ from observer_core.decision.laya.config import ENCODER_CONFIG, WEIGHTS_FILE, rea
 from observer_core.errors import InputError, one_line
 
 ENCODERS = ("bert", "modernbert")
+WEIGHT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def build_encoder(folder: Path) -> nn.Module:
@@ -34,7 +35,7 @@ def build_encoder(folder: Path) -> nn.Module:
         # Configurations of transformers 4 and 5 name the rotary bases differently; the library reads both.
         config = AutoConfig.for_model(kind, **body)
         return AutoModel.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
-    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, ArithmeticError, AssertionError) as error:
+    except Exception as error:  # configuration classes raise many kinds, some of no common base
         raise InputError(f"{file} does not describe an encoder ({one_line(error)}); copy the run again") from error
 
 
@@ -83,7 +84,7 @@ def read_weights(file: Path) -> dict[str, torch.Tensor]:
     except (SafetensorError, ValueError, KeyError) as error:
         raise InputError(f"{file} is broken ({one_line(error)}); copy the run again or train anew") from error
     for name, tensor in weights.items():
-        if not tensor.is_floating_point():
+        if tensor.dtype not in WEIGHT_DTYPES:
             raise InputError(f"{file}: tensor {name} holds {tensor.dtype}, which are no weights; copy the run again")
     _check_finite(file, weights)
     return weights

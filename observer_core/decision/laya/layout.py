@@ -99,6 +99,8 @@ class Layout:
             self._structural_id(folder, names[role]) for role in ("cls", "sep", "mask", "pad")
         )
         self._structural = frozenset((self._cls, self._sep, self._mask, self.pad_id))
+        if self._mask in (self._cls, self._sep, self.pad_id):
+            raise InputError(f"{folder} names {names['mask']} as mask and as another token; copy the run again")
         # Blanks in place of special tokens keep the words around them apart, as the released models do for [MASK].
         self._forged = forbidden_names(self.tokenizer, names)
 

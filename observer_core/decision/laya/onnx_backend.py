@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 from observer_core.decision.lanes import Lanes, available_cores
 from observer_core.decision.laya.layout import Inputs
 from observer_core.decision.onnx_session import open_session
+from observer_core.errors import InputError
+
+INPUTS = {"input_ids", "attention_mask", "marker_pos", "marker_mask", "qtype"}
 
 
 class OnnxBackend:
@@ -27,6 +30,10 @@ class OnnxBackend:
         self._session = open_session(file, without=["SkipLayerNormFusion"])
         # Graphs exported before ask for a mask, which is all ones here.
         self._inputs = [given.name for given in self._session.get_inputs()]
+        unknown = sorted(set(self._inputs) - INPUTS)
+        if unknown or "logits" not in {given.name for given in self._session.get_outputs()}:
+            why = f"input '{unknown[0]}'" if unknown else "no output 'logits'"
+            raise InputError(f"{file} is no graph of a Laya model ({why}); copy the run again")
         self._lanes = Lanes(available_cores())
 
     def logits(self, batches: Sequence[Inputs]) -> list[NDArray[np.float32]]:

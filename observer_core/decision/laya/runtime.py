@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 
 from observer_core.decision.checkpoint_files import refuse_unknown
 from observer_core.decision.cut import Cut
-from observer_core.decision.laya.config import FILES, TOKENIZER_DIR, LayaConfig, refuse_code
+from observer_core.decision.laya.config import (
+    ENCODER_CONFIG,
+    ENCODER_DIR,
+    FILES,
+    TOKENIZER_DIR,
+    LayaConfig,
+    read_config,
+    refuse_code,
+)
 from observer_core.decision.laya.layout import Inputs, Layout, Row, collate
 from observer_core.decision.protocol import Answer, ContextOverflowError, Plan, Reading
 from observer_core.errors import InputError, ObserverError
@@ -54,6 +62,7 @@ class LayaModel:
         if limit > config.max_len:
             raise InputError(f"max_tokens {limit} is more than the {config.max_len} of {checkpoint}; lower it")
         layout = Layout(checkpoint / TOKENIZER_DIR, max_len=limit, head_max_len=config.head_max_len, cut=cut)
+        _check_reach(checkpoint, layout)
         if onnx is not None:
             from observer_core.decision.laya.onnx_backend import OnnxBackend
 
@@ -117,3 +126,21 @@ class LayaModel:
             )
         powers = np.exp(scaled - scaled.max())
         return powers / powers.sum()
+
+
+def _check_reach(checkpoint: Path, layout: Layout) -> None:
+    """Refuse rows that the encoder could not look up.
+
+    Raises:
+        InputError: the tokenizer has more tokens than the encoder, or a row more than a BERT has positions.
+    """
+    file = checkpoint / ENCODER_DIR / ENCODER_CONFIG
+    encoder = read_config(file)
+    known, tokens = encoder.get("vocab_size"), layout.tokenizer.get_vocab_size()
+    if isinstance(known, int) and tokens > known:
+        raise InputError(
+            f"the tokenizer in {checkpoint / TOKENIZER_DIR} has {tokens} tokens, {file} {known}; copy it again"
+        )
+    positions = encoder.get("max_position_embeddings")
+    if encoder.get("model_type") == "bert" and isinstance(positions, int) and layout.max_len > positions:
+        raise InputError(f"{checkpoint} says max_len {layout.max_len}, {file} has {positions} positions; copy it again")

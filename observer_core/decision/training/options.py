@@ -93,6 +93,14 @@ class TrainOptions:
         ):
             if not 0 <= value < float("inf"):
                 raise InputError(f"--{name} must be a number of 0 or more, not {value}; leave it out for the default")
+        if self.seed >= 2**63:
+            raise InputError(f"--seed must be below 2**63, not {self.seed}; leave it out for the default")
+        if self.base is not None and self.family != "kev":
+            raise InputError(f"--base belongs to Kev checkpoints, not to family {self.family}; leave it out")
+        if self.family == BASELINE and (self.preset is not None or self.init_from is not None):
+            raise InputError("the baseline starts from nothing; leave out --preset and --init-from")
+        if self.int8 and not self.onnx:
+            raise InputError("--int8 quantises the graph that --no-onnx leaves out; give one of them")
         if self.checkpoint_steps is not None and self.checkpoint_steps < 1:
             raise InputError(f"--checkpoint-steps must be 1 or more, not {self.checkpoint_steps}; leave it out")
         if not 0 <= self.replay_share < 1:

@@ -108,6 +108,10 @@ class NatsBuffer:
         """The parts this process decides."""
         return sorted(self._serving)
 
+    @property
+    def left(self) -> int:
+        return 0
+
     def replay(self) -> Iterator[Logged]:
         """Nothing: what is open comes with the parts."""
         return iter(())

@@ -143,11 +143,9 @@ class ReplicatedRecord(DecisionRecord):
     def remove_before(self, moment: str, *, limit: int) -> int:
         """As the base says, in this replica's view; the log forgets by itself."""
         with self._writing, self._transaction():
-            old = self._db.execute(
-                "SELECT id, trace_id FROM decisions WHERE decided_at < ? ORDER BY decided_at LIMIT ?", (moment, limit)
-            ).fetchall()
-            gone = [(row,) for row, trace_id in old if row <= self._settled_parts.get(self._link.part_of(trace_id), 0)]
-            self._db.executemany("DELETE FROM decisions WHERE id = ?", gone)
+            old = self._old(moment, limit)
+            gone = [one for one in old if one[0] <= self._settled_parts.get(self._link.part_of(one[1]), 0)]
+            self._remove(gone)
             self._count -= len(gone)
         return len(gone)
 
@@ -341,14 +339,11 @@ class ReplicatedRecord(DecisionRecord):
 
     def _apply_one(self, number: int, event: dict[str, Any], settled: dict[int, int], erased: list[bytes]) -> int:
         """Apply one message; returns by how many decisions there are more."""
-        added = 0
-        for index, (fields, span_ids) in enumerate(event.get("decided", ())):
-            added += self._add_row(number << _ROW_BITS | index, fields, span_ids, again=False)
-        for row, fields, span_ids in event.get("again", ()):
-            added += self._add_row(row, fields, span_ids, again=True)
+        rows = [(number << _ROW_BITS | index, *one) for index, one in enumerate(event.get("decided", ()))]
+        added = self._add_rows(rows, again=False) + self._add_rows(event.get("again", ()), again=True)
         for trace_id in map(bytes.fromhex, event.get("erased", ())):
-            row = self._db.execute("SELECT id FROM decisions WHERE trace_id = ?", (trace_id,)).fetchone()
-            self._db.execute("INSERT OR IGNORE INTO erasing VALUES (?, ?)", (trace_id, row and row[0]))
+            row = self._index.find_now([trace_id]).get(trace_id)
+            self._db.execute("INSERT OR IGNORE INTO erasing VALUES (?, ?)", (trace_id, row))
             added -= self._forget(trace_id)
             self._erased.add(trace_id)
             erased.append(trace_id)
@@ -360,13 +355,20 @@ class ReplicatedRecord(DecisionRecord):
         self._update_shadows(event.get("shadows", ()))
         return added
 
-    def _add_row(self, row: int, fields: dict[str, Any], span_ids: str, *, again: bool) -> int:
-        decision = Decision.from_json(fields)
-        if bytes.fromhex(decision.trace_id) in self._erased:
-            return 0
-        added = self._insert("OR IGNORE", row, decision, base64.b64decode(span_ids)).rowcount
-        if not added and not again:
-            log.error("the log decides trace %s twice; the first decision stands", decision.trace_id)
+    def _add_rows(self, rows: Sequence[Sequence[Any]], *, again: bool) -> int:
+        """Add rows (each with fields and span ids) of traces that have none; returns how many."""
+        added = 0
+        known = set(self._rows(fields["trace_id"] for _, fields, _ in rows))
+        for row, fields, span_ids in rows:
+            decision = Decision.from_json(fields)
+            if bytes.fromhex(decision.trace_id) in self._erased:
+                continue
+            if decision.trace_id not in known:
+                self._insert(row, decision, base64.b64decode(span_ids))
+                known.add(decision.trace_id)
+                added += 1
+            elif not again:
+                log.error("the log decides trace %s twice; the first decision stands", decision.trace_id)
         return added
 
 

@@ -1,0 +1,188 @@
+"""A service that listens while its model loads: what it takes in, what it says, and what ends it."""
+
+import json
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from serving.harness import Service, make_request, new_trace, wait_until
+from serving.test_switch import make_run
+
+from observer_core.rundir import MANIFEST, RunDirectory
+
+TRACE = {"question": "Which river flows through Vienna?", "final_answer": "The Danube."}
+LOADING = "the model is loading"
+WAITS = """
+import pathlib, time
+import observer_core.decision.load as load
+replay = load.replay_golden
+def replay_when_told(*given):
+    while not pathlib.Path({gate!r}).exists():
+        time.sleep(0.01)
+    replay(*given)
+load.replay_golden = replay_when_told
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    return make_run(tmp_path_factory.mktemp("loading") / "run", seed=1)
+
+
+class Slow:
+    """A service whose model loads for as long as `release` is not called."""
+
+    def __init__(self, folder: Path, run: Path, **settings: Any) -> None:
+        self.gate = folder / "gate"
+        scorer = {"kind": "local", "run": str(run)} | settings.pop("scorer", {})
+        policy = {"policy": {"keep_threshold": 0.0}}
+        self.live = Service(folder / "home", {"scorer": scorer, "drain": "3s"} | policy | settings)
+        self.live.prelude = WAITS.format(gate=str(self.gate))
+
+    def start(self) -> Service:
+        return self.live.start(ready=False)
+
+    def release(self) -> None:
+        self.gate.touch()
+
+
+@pytest.fixture
+def slow(tmp_path: Path, run: RunDirectory):
+    started: list[Slow] = []
+
+    def make(path: Path | None = None, **settings: Any) -> Slow:
+        started.append(Slow(tmp_path, path or run.path, **settings))
+        return started[-1]
+
+    yield make
+    for one in started:
+        if one.live.process is not None and one.live.process.poll() is None:
+            one.live.kill()
+
+
+def readiness(live: Service) -> tuple[int, dict[str, str]]:
+    answer = live.client.get(live.api + "/readyz")
+    return answer.status_code, answer.json()["problems"]
+
+
+def acknowledge(live: Service) -> set[str]:
+    """A trace as JSON and one as spans, both acknowledged."""
+    trace_id, span_ids = new_trace()
+    answer = live.export(make_request((trace_id, span_ids)))
+    assert (answer.status_code, answer.content) == (200, b"")
+    return {live.post_trace(TRACE), trace_id.hex()}
+
+
+def decided(live: Service, ids: set[str]) -> list[dict[str, Any]]:
+    wait_until(lambda: len(live.decisions()) >= len(ids))
+    rows = live.decisions()
+    assert {row["trace_id"] for row in rows} == ids
+    assert len(rows) == len(ids)
+    return rows
+
+
+def test_spans_are_taken_in_while_the_model_loads_and_decided_by_it(slow, run: RunDirectory):
+    service = slow()
+    live = service.start()
+    assert readiness(live) == (503, {"scorer": LOADING})
+    ids = acknowledge(live)
+    wait_until(lambda: live.get("/v1/stats")["waiting_for_scorer"] == 2)
+    assert live.get("/v1/stats")["model"] == "loading"
+    assert live.decisions() == []
+    service.release()
+    wait_until(lambda: readiness(live) == (200, {}))
+    rows = decided(live, ids)
+    assert {(row["model"], row["model_version"], row["reason"]) for row in rows} == {("baseline", run.version, "score")}
+    assert live.get("/v1/model")["model_version"] == run.version
+
+
+def test_who_asks_for_a_score_waits_for_the_model(slow, run: RunDirectory):
+    service = slow()
+    live = service.start()
+    answers: list[httpx.Response] = []
+    asking = threading.Thread(
+        target=lambda: answers.append(httpx.post(live.api + "/v1/traces:score", json=TRACE, timeout=30))
+    )
+    asking.start()
+    wait_until(lambda: live.get("/v1/stats")["waiting_for_scorer"] == 1)
+    service.release()
+    asking.join()
+    assert answers[0].status_code == 200, answers[0].text
+    assert answers[0].json()["model_version"] == run.version
+
+
+def test_who_asks_for_a_score_in_vain_is_told_to_come_back(slow):
+    service = slow(scorer={"deadline": "50ms"})
+    live = service.start()
+    answer = live.client.post(live.api + "/v1/traces:score", json=TRACE)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert "not decided yet" in answer.json()["error"]
+    service.release()
+    (row,) = live.wait_for_decisions(1)
+    assert row["reason"] == "score", "the time it waited for the model is not held against it"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/v1/model", None),
+        ("POST", "/v1/model", {"kind": "builtin"}),
+        ("PUT", "/v1/policy", {"keep_threshold": 0.5}),
+        ("POST", "/v1/traces:score?dry_run=true", TRACE),
+    ],
+)
+def test_what_needs_the_model_is_asked_to_come_back(slow, method: str, path: str, body: Any):
+    live = slow().start()
+    answer = live.client.request(method, live.api + path, json=body)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1"), answer.text
+    assert answer.json()["error"] == "the model is still loading; try again in a moment"
+
+
+def test_a_model_that_fails_its_checks_ends_a_service_that_listens(slow, run: RunDirectory, tmp_path: Path):
+    bad = make_run(tmp_path / "bad", seed=2)
+    manifest = json.loads((bad.path / MANIFEST).read_text())
+    manifest["golden"][0]["p_wrong_raw"] += 0.1
+    (bad.path / MANIFEST).write_text(json.dumps(manifest))
+    service = slow(bad.path)
+    live = service.start()
+    ids = acknowledge(live)
+    service.release()
+    assert live.process is not None
+    assert live.process.wait(timeout=30) == 2
+    last = live.log().splitlines()[-1]
+    assert last.startswith(f"observer: run {bad.path}: golden trace")
+    assert not (live.home / "serving" / "active.json").exists(), "a model that did not pass is never in force"
+    again = slow()
+    again.live.config.write_text(live.config.read_text().replace(str(bad.path), str(run.path)))
+    again.release()
+    assert {row["model_version"] for row in decided(again.live.start(), ids)} == {run.version}
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_what_was_acknowledged_while_the_model_loads_outlives_the_process(slow, run: RunDirectory, how: signal.Signals):
+    service = slow()
+    live = service.start()
+    ids = acknowledge(live)
+    assert live.process is not None
+    live.process.send_signal(how)
+    assert live.process.wait(timeout=20) == (0 if how == signal.SIGTERM else -signal.SIGKILL)
+    service.release()
+    rows = decided(live.start(ready=False), ids)
+    assert {(row["model_version"], row["reason"]) for row in rows} == {(run.version, "score")}
+
+
+def test_settings_are_read_again_once_the_model_is_in_force(slow):
+    service = slow()
+    live = service.start()
+    live.config.write_text(live.config.read_text().replace("keep_threshold: 0.0", "keep_threshold: 1.0"))
+    before = live.get("/v1/policy")["policy_version"]
+    assert live.process is not None
+    live.process.send_signal(signal.SIGHUP)
+    ids = acknowledge(live)
+    assert live.get("/v1/policy")["policy_version"] == before
+    service.release()
+    wait_until(lambda: live.get("/v1/policy")["policy_version"] != before)
+    decided(live, ids)
