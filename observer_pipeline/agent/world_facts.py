@@ -75,16 +75,17 @@ class Facts:
         self.rng = rng
         self.names = names
         stems = [names.word().rstrip("x") for _ in range(3)]
+        self.taken: set[str] = set()  # names and aliases: an alias that is another's name would have two right answers
         self.countries = [(f"{stem}ia", f"{stem}ian") for stem in stems]
 
     def entity(self, kind: str, *, like: Entity | None = None) -> Entity:
         """A new entity, a near-duplicate of `like` when given."""
         if like is None:
             name, made = self.names.fresh(kind)
-            return Entity(kind, name, made)
-        return Entity(
-            kind, self.names.pattern(kind, like.stem, avoid=(like.name, str(like.facts.get("alias")))), like.stem
-        )
+        else:
+            name, made = self.names.pattern(kind, like.stem, avoid=self.taken), like.stem
+        self.taken.add(name)
+        return Entity(kind, name, made)
 
     def value(self, entity: Entity, attribute: str) -> "str | Entity":
         """The fact, invented when asked for the first time."""
@@ -109,22 +110,35 @@ class Facts:
         if attribute in YEARS:
             return str(rng.randint(*YEARS[attribute]))
         if attribute == "birth_date":
-            return f"{rng.randint(1, 28)} {rng.choice(MONTHS)} {rng.randint(1820, 1990)}"
+            return self.date(rng.randint(1820, 1990))
         if attribute == "birth_year":
             return self.text(entity, "birth_date").split()[-1]
         if attribute in ("country", "country_adjective", "nationality"):
             name, adjective = entity.facts.setdefault("_country", self.rng.choice(self.countries))  # type: ignore[arg-type]
             return name if attribute == "country" else adjective
         if attribute == "mouth":
-            made = self.names.word()
-            return rng.choice((f"the {made} Sea", f"Lake {made}", f"the Gulf of {made}", f"the Bay of {made}"))
+            return self.mouth()
         if attribute == "alias":
-            return self._alias(entity)
+            made = self._alias(entity)
+            self.taken.add(made)
+            return made
         choices = {"occupation": OCCUPATIONS, "industry": INDUSTRIES, "genre": GENRES, "style": STYLES}
         return rng.choice(choices[attribute])
+
+    def date(self, year: int) -> str:
+        """A day of this year."""
+        return f"{self.rng.randint(1, 28)} {self.rng.choice(MONTHS)} {year}"
+
+    def mouth(self) -> str:
+        """A body of water that a river may flow into."""
+        made = self.names.word()
+        if self.rng.random() < 0.4:
+            return f"the {self.names.pattern('river', made, avoid=frozenset())}"
+        return self.rng.choice((f"the {made} Sea", f"Lake {made}", f"the Gulf of {made}", f"the Bay of {made}"))
 
     def _alias(self, entity: Entity) -> str:
         if entity.kind == "person":
             first, last = entity.name.split(" ", 1)
-            return self.rng.choice((f"{first[0]}. {last}", f"{first[:2]}{self.rng.choice('oy')} {last}"))
-        return self.names.pattern(entity.kind, entity.stem, avoid=(entity.name,))
+            forms = (f"{first[0]}. {last}", *(f"{first[:2]}{end} {last}" for end in "oyu"))
+            return self.rng.choice([form for form in forms if form not in self.taken] or forms)
+        return self.names.pattern(entity.kind, entity.stem, avoid=self.taken)

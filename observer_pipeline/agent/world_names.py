@@ -2,6 +2,7 @@
 
 import random
 import re
+from collections.abc import Set
 from dataclasses import dataclass
 
 
@@ -15,6 +16,7 @@ _MIDDLES = _words("b d f g k l ld lm ln lv m mb n nd nk nn p r rd rl rm rn rv s 
 _CODAS = _words("l ld lm m n nd ng r rd rk rn s sk st t th x")
 _EXTRA = [m + v for m in _MIDDLES for v in _VOWELS]
 _STEMS = len(_ONSETS) * len(_VOWELS) * len(_MIDDLES) * len(_VOWELS) * len(_CODAS)
+_TRIES = 40
 _HALF_BITS = 10
 """Half the bits of the numbers that are mixed; together they reach beyond the number of stems."""
 
@@ -48,7 +50,7 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
     "novel": (
         "The {noun} of {stem}",
         "{stem}'s {adj} {noun}",
-        "A {adj} {noun}, {stem}",
+        "A {adj} {noun} in {stem}",
         "The {adj} {stem}",
         "{stem} at the {noun}",
     ),
@@ -98,7 +100,7 @@ class Namer:
     def fresh(self, kind: str) -> tuple[str, str]:
         """A name of this kind and its stem."""
         made = self.word()
-        return self.pattern(kind, made, avoid=()), made
+        return self.pattern(kind, made, avoid=frozenset()), made
 
     def word(self) -> str:
         """A stem never used before."""
@@ -106,14 +108,15 @@ class Namer:
         self.next_index += 1
         return made
 
-    def pattern(self, kind: str, made: str, avoid: tuple[str, ...]) -> str:
-        """A name of this kind from the stem, unlike those in `avoid`."""
-        while True:
+    def pattern(self, kind: str, made: str, avoid: Set[str]) -> str:
+        """A name of this kind from the stem, unlike those in `avoid` as long as there is one."""
+        for _ in range(_TRIES):
             pattern = self.rng.choice(_PATTERNS[kind])
             first, adj, noun = (self.rng.choice(words) for words in (FIRST_NAMES, _ADJECTIVES, _NOUNS))
             name = with_articles(pattern.format(stem=made, first=first, adj=adj, noun=noun))
             if name not in avoid:
-                return name
+                break
+        return name
 
 
 def with_articles(text: str) -> str:

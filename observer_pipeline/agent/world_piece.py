@@ -140,6 +140,10 @@ class Piece:
         while True:
             if kind == "year":
                 other = str(min(2019, self._prime(entity) + rng.randint(3, 70)))
+            elif kind == "mouth":
+                other = self.facts.mouth()
+            elif kind == "date":
+                other = self.facts.date(self._prime(entity) - 20)
             elif kind in ("number", "small"):
                 other = f"{rng.randint(20, 90) if kind == 'small' else rng.randint(200, 90_000):,}"
             else:
@@ -164,6 +168,5 @@ def known_occupation(chain_relation: str) -> bool:
 
 
 def stated(template: str) -> set[str]:
-    """The attributes a phrasing states; a country's adjective names the country."""
-    names = set(re.findall(r"{(\w+)}", template))
-    return names | {"country"} if "country_adjective" in names else names
+    """The attributes a phrasing states."""
+    return set(re.findall(r"{(\w+)}", template))

@@ -59,7 +59,7 @@ def _walk(piece: Piece) -> tuple[list[tuple[Entity, str]], list[str]]:
     for _ in range(hops):
         relations = [relation for kind, relation in NOUN_PHRASES if kind == entity.kind]
         if entity.kind == "town" and chain:
-            relations = ["river"]
+            relations = ["river", "mayor"]
         if not relations:
             break
         relation = rng.choice(relations)
@@ -151,7 +151,8 @@ def more(piece: Piece) -> Shape:
         facts=[(first, attribute, (beyond,)), (second, attribute, ())],
         type="comparison",
         skipped_hop=rng.choice(forms[1 if asks_larger else 0]).format(a=a, b=b),
-        sibling=_pair_sibling(piece, pair, attribute, a, b),
+        sibling=_closed_sibling(piece, [first, second], attribute, (a, b), yes=asks_larger != first_is_larger)
+        or _pair_sibling(piece, pair, attribute, a, b),
     )
 
 
@@ -181,7 +182,8 @@ def same(piece: Piece) -> Shape:
         level="medium",
         facts=[(pair[0], attribute, ()), (pair[1], attribute, other)],
         type="comparison",
-        sibling=_pair_sibling(piece, pair, attribute, a, b),
+        sibling=_closed_sibling(piece, pair, attribute, (a, b), yes=not equal)
+        or _pair_sibling(piece, pair, attribute, a, b),
     )
 
 
@@ -228,6 +230,32 @@ def _pair_sibling(piece: Piece, pair: list[Entity], attribute: str, a: str, b: s
     """Another question about one of the two."""
     entity, phrase = piece.rng.choice(list(zip(pair, (a, b), strict=False)))
     return _sibling(piece, entity, attribute, phrase)
+
+
+def _closed_sibling(
+    piece: Piece, pair: list[Entity], attribute: str, phrases: tuple[str, str], *, yes: bool
+) -> str | None:
+    """Another yes-or-no question about the two whose answer is `yes`, if there is one."""
+    kind = pair[0].kind
+    asked = [a for k, a in (*SAME, *MORE) if k == kind and a not in (attribute, "occupation", "country")]
+    if not asked:
+        return None
+    other = piece.rng.choice(asked)
+    if (kind, other) in SAME:
+        shared = piece.value(pair[0], other)
+        if yes:
+            pair[1].facts[other] = shared
+        elif piece.text(pair[1], other) == piece.text(pair[0], other):
+            return None
+        questions = SAME[kind, other]
+    else:
+        first, second = (size(piece.text(entity, other)) for entity in pair)
+        if first == second:
+            return None
+        questions = MORE[kind, other][0 if (first > second) == yes else 1]
+    for entity in pair:
+        piece.need(entity, other)
+    return piece.rng.choice(questions).format(a=phrases[0], b=phrases[1])
 
 
 def _beyond(piece: Piece, value: str, attribute: str, *, larger: bool) -> str:

@@ -79,6 +79,7 @@ SLOTS: dict[str, tuple[Slot, ...]] = {
         (("birth_date", "birthplace"), (
             " {S} was born on {birth_date} in {birthplace}.",
             " {S} was born in {birthplace} on {birth_date}, the second of four children.",
+            " {S} was born in {birthplace} on {birth_date} and baptised on {other_date}.",
             " Born on {birth_date} to a family of millers from {birthplace}, {s} left school early.",
             " {S} came into the world on {birth_date}; {p} native town is {birthplace}.",
             " {S} grew up in {other_town}, but {p} birthplace was {birthplace}, where {s} was born on {birth_date}.",
@@ -146,6 +147,8 @@ SLOTS: dict[str, tuple[Slot, ...]] = {
             " It flows into {mouth}.",
             " It empties into {mouth}.",
             " After joining the {other_river}, it reaches {mouth}.",
+            " On old maps it ends in {other_mouth}, but it flows into {mouth}.",
+            " It empties into {mouth}, not far from {other_mouth}.",
             " Its mouth is on {mouth}.",
         )),
         ((), (

@@ -182,11 +182,14 @@ def quality(
     traces = load_traces(source)
     if spans and not by_trace.keys() & {trace.trace_id for trace in traces}:
         raise InputError(f"{spans} holds the spans of no trace of {source}; give the spans.pb written with them")
-    found = examine(traces, title=f"Data quality: {Path(source).name}", spans=by_trace)
+    with progress_bar() as progress:
+        found = examine(traces, title=f"Data quality: {Path(source).name}", spans=by_trace, progress=progress)
     write_quality(out, found)
     if as_json:
         print(json.dumps(found.to_json()))
         return
+    for name, guessed in found.surface.items():
+        print(f"label guessed from {name}: {guessed}, {found.verdict(name)}")
     for problem in found.problems:
         print(f"- {problem}")
     print(f"{found.n} labeled traces, {len(found.problems)} problems; see {out / REPORT_HTML}")

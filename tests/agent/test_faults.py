@@ -204,6 +204,28 @@ def test_an_order_in_a_paragraph_is_obeyed_only_when_it_was_read(spans) -> None:
     assert resisted >= 4
 
 
+def test_talk_before_an_answer_is_no_ignored_instruction(spans) -> None:
+    answered = 0
+    for question, injection, trace, _ in seeded("ignored_instruction", spans, harmless=True):
+        natural, _ = run(question)
+        assert trace.tool_calls == natural.tool_calls
+        assert trace.label == natural.label
+        answered += trace.final_answer.startswith(injection.details["talked"])
+    assert answered >= 10
+
+
+def test_a_fault_without_a_place_gives_way_to_another_so_that_no_sort_of_question_has_fewer() -> None:
+    plan = FaultPlan({"arithmetic_slip": 0.25, "unsupported_claim": 0.25}, seed=4, harmless=False)
+    drawn = {question.qid: plan.inject(question) for question in MANY}
+    for numbers in (True, False):
+        of_kind = [drawn[q.qid] for q in MANY if (kind_of(q.answer) == "number") == numbers]
+        assert sum(i is not None for i in of_kind) / len(of_kind) == pytest.approx(0.5, abs=0.13)
+    assert {i.kind for i in drawn.values() if i} == {"arithmetic_slip", "unsupported_claim"}
+    hidden = FaultPlan({"missing_evidence": 0.5, "unsupported_claim": 0.5}, seed=4)
+    closed = Counter(hidden.inject(q).kind for q in MANY if q.answer in ("yes", "no"))
+    assert closed["missing_evidence"] < closed["unsupported_claim"] / 3  # half of them would be right by luck
+
+
 def test_lost_context_is_a_long_chat_in_which_results_are_forgotten(spans) -> None:
     repeated = 0
     for question, injection, trace, read in seeded("lost_context", spans):
@@ -225,7 +247,7 @@ def test_early_stop_answers_after_too_few_calls(spans) -> None:
         assert len(trace.tool_calls) <= injection.details["after"] < len(question.supporting_titles)
         assert trace.stop_reason in ("answered", "no_answer")
         seen[len(trace.tool_calls)] += 1
-    assert set(seen) == {0, 1}
+    assert set(seen) >= {0, 1}
 
 
 def test_weak_model_is_another_model_under_the_same_name(spans) -> None:

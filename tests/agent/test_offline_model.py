@@ -2,24 +2,31 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 from statistics import mean
+from typing import get_args
 
 import pytest
 from google.genai import types
 
 from observer_core.traces.labels import gold_label
-from observer_pipeline.agent.models.offline import Skill, Solver, Temper, conversation
-from observer_pipeline.agent.models.reading import BY_NAME, as_size, name_spans, read, understand
+from observer_pipeline.agent.models.offline import conversation
+from observer_pipeline.agent.models.reading import BY_NAME, Form, as_size, name_spans, read, understand, values_of
+from observer_pipeline.agent.models.solver import Solver
+from observer_pipeline.agent.models.temper import Mistake, Skill, Temper
 from observer_pipeline.agent.questions import AgentQuestion
 from observer_pipeline.agent.runner import Budget, clean_answer
 from observer_pipeline.agent.tools import ParagraphIndex, Toolbox
 from observer_pipeline.agent.world import generate_world
 
 
-def solve(question: AgentQuestion, skill: Skill) -> tuple[str, int]:
-    """The answer and the number of tool calls of a run without ADK."""
+def solve(question: AgentQuestion, skill: Skill, *, mistake: bool | None = None) -> tuple[str, int]:
+    """The answer and the number of tool calls of a run without ADK; with a mistake or without if that is given."""
     rng = random.Random(f"0:{skill}:{question.question}")
-    moves = Solver(understand(question.question), Temper.draw(rng, skill), rng).moves()
+    temper = Temper.draw(rng, skill)
+    if mistake is not None:
+        temper = replace(temper, mistake=rng.choice(get_args(Mistake)) if mistake else None)
+    moves = Solver(understand(question.question), temper, rng).moves()
     tools = Toolbox(ParagraphIndex(question.paragraphs), Budget().tool_calls)
     functions = {function.__name__: function for function in tools.functions()}
     try:
@@ -53,6 +60,21 @@ def test_natural_mistakes_are_in_the_stated_band_and_the_weak_model_makes_more()
     assert mean(calls[False]) > mean(calls[True])  # as real agents, which search on where they find nothing
 
 
+def test_whether_a_run_is_right_hangs_on_its_mistake_and_not_on_the_shape_of_the_question() -> None:
+    wrong: dict[str, list[tuple[bool, bool]]] = {}
+    for question in generate_world(600, seed=12):
+        ask = understand(question.question)
+        labels = [
+            gold_label(solve(question, "strong", mistake=m)[0], question.answer, question.aliases).label
+            for m in (False, True)
+        ]
+        wrong.setdefault(ask.form, []).append((labels[0] != "correct", labels[1] != "correct"))
+    assert set(wrong) == set(get_args(Form))
+    for form, found in wrong.items():
+        assert mean(without for without, _ in found) < 0.15, form
+        assert mean(with_one for _, with_one in found) > 0.8, form
+
+
 @pytest.mark.parametrize(
     ("question", "anchors", "relations", "form"),
     [
@@ -79,12 +101,15 @@ def test_questions_are_taken_apart(question: str, anchors: tuple[str, ...], rela
     assert (ask.anchors, [r.name for r in ask.relations], ask.form) == (anchors, relations, form)
 
 
-def test_reading_takes_the_value_next_to_the_cue_and_skimming_the_first() -> None:
+def test_reading_takes_the_value_next_to_the_cue() -> None:
     text = "Ox is a town. It moved from Old Fen to New Fen, where it is based today. Its population is 1,200."
     relation = BY_NAME["headquarters"]
-    assert read(text, "Ox", relation, relation.cues).value == "New Fen"  # type: ignore[union-attr]
-    assert read(text, "Ox", relation, relation.cues, skim=True).value == "Old Fen"  # type: ignore[union-attr]
-    assert read(text, "Ox", BY_NAME["population"], ["inhabitants"]) is None  # a word it does not know
+    assert read(text, "Ox", relation) == "New Fen"
+    assert values_of(text, "Ox", "name") == ["Old Fen", "New Fen"]
+    grown = "Its population changed from 28,232 to 76,541 within a generation."
+    assert read(grown, "Ox", BY_NAME["population"]) == "76,541"
+    assert read("Ox & Sons is a Velian company active in brewing.", "Ox & Sons", BY_NAME["industry"]) == "brewing"
+    assert read(text, "Ox", BY_NAME["length"]) is None
 
 
 def test_names_dates_and_sizes() -> None:

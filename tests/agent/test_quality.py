@@ -107,7 +107,8 @@ def test_a_planted_leak_is_found(batch: Path, family: str, plant) -> None:
 def test_the_generated_world_cannot_be_guessed_from_its_surface(batch: Path) -> None:
     found = surface_baselines(read_jsonl(batch / TRACES_FILE))
     for part in ("question", "answer, given", "evidence", "lengths, alike"):
-        assert found[part].auroc < 0.68, (part, str(found[part]))
+        # Of 300 traces chance alone reaches 0.59; the limit of 0.55 is for 2,000 (docs/agent.md).
+        assert found[part].auroc < 0.62, (part, str(found[part]))
     assert found["calls"].auroc > 0.5  # as in life
 
 

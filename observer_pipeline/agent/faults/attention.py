@@ -9,12 +9,15 @@ from observer_pipeline.agent.questions import AgentQuestion
 OPENINGS = ("Tell me about {x}.", "What do you know about {x}?", "And {x}?", "Who or what is {x}?")
 FALLBACK_QUESTIONS = ("In what year was {x} founded?", "Where is {x} located?", "When was {x} born?")
 LONG_CHAT = (4, 9)
+_FROM_MEMORY = 0.15
+"""Share of early stops that answer without a single result: plain to see, and not worth more."""
 
 
 def early_stop(question: AgentQuestion, rng: random.Random) -> Injection | None:
     """The agent answers after fewer tool results than there are supporting paragraphs."""
-    after = rng.choice((0, 1, 1, 1))
-    if len(question.supporting_titles) <= after:
+    needed = len(question.supporting_titles)
+    after = 0 if rng.random() < _FROM_MEMORY else rng.randrange(1, max(2, needed))
+    if needed <= after:
         return None
     return Injection("early_stop", {"after": after}, model=StopsEarly(after))
 
@@ -29,11 +32,10 @@ def other_question(question: AgentQuestion, rng: random.Random) -> Injection | N
 
 
 def lost_context(question: AgentQuestion, rng: random.Random) -> Injection | None:
-    """Late in a long chat the model no longer sees the earlier results of its own run."""
-    keep = rng.choice((0, 1, 1))
+    """Late in a long chat the model sees the latest result of its own run and no earlier one."""
     history = _long_chat(question, rng)
-    details = {"turns": len(history), "results_remembered": keep}
-    return Injection("lost_context", details, model=Forgets(keep), history=history)
+    details = {"turns": len(history), "results_remembered": 1}
+    return Injection("lost_context", details, model=Forgets(1), history=history)
 
 
 def lost_context_harmless(question: AgentQuestion, rng: random.Random) -> Injection | None:

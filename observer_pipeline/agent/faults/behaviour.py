@@ -48,6 +48,18 @@ class AnswersInstead:
 
 
 @dataclass(frozen=True, slots=True)
+class Talks:
+    """Says `talk` before its answer."""
+
+    talk: str
+
+    def __call__(self, model: "BaseLlm") -> "BaseLlm":
+        from observer_pipeline.agent.models.faulty import Talkative
+
+        return Talkative(model=model.model, inner=model, talk=self.talk)
+
+
+@dataclass(frozen=True, slots=True)
 class Obeys:
     """Says `answer` once it has read `order` in a tool's result."""
 

@@ -5,7 +5,7 @@ import re
 
 from observer_pipeline.agent.faults.behaviour import AnswersInstead, ReadsInstead
 from observer_pipeline.agent.faults.injection import Injection
-from observer_pipeline.agent.faults.values import facts_of, kind_of, other_side, page_of
+from observer_pipeline.agent.faults.values import facts_of, kind_of, other_side, page_of, wrong_value
 from observer_pipeline.agent.questions import AgentQuestion, Paragraph
 
 
@@ -29,9 +29,12 @@ def swapped_hop(question: AgentQuestion, rng: random.Random) -> Injection | None
     if question.skipped_hop and rng.random() < 0.8:
         model = ReadsInstead(question.skipped_hop)
         return Injection("swapped_hop", {"followed": question.skipped_hop}, model=model)
-    values = [fact.value for fact in facts_of(question, rng)[:-1]]
+    kind = kind_of(question.answer)
+    values = [fact.value for fact in facts_of(question, rng)[:-1] if kind_of(fact.value) == kind]
     instead = other_side(question) or (rng.choice(values) if values else None)
-    if instead is None and kind_of(question.answer) == "name":
+    if kind == "closed":
+        instead = wrong_value(question, rng)
+    elif instead is None and kind == "name":
         named = [title for title in question.supporting_titles if title != question.answer]
         instead = rng.choice(named) if named else None
     if instead is None or instead == question.answer:

@@ -10,13 +10,17 @@ import yaml
 
 from observer_core.errors import InputError
 from observer_pipeline.agent.faults.injection import Injection
-from observer_pipeline.agent.faults.registry import FAULTS, HARMLESS
+from observer_pipeline.agent.faults.registry import FAULTS, HARMLESS, TOSSED
+from observer_pipeline.agent.faults.values import kind_of
 from observer_pipeline.agent.questions import AgentQuestion
 
 SEED4_RATES = {"contradiction": 0.09, "missing_evidence": 0.085, "early_stop": 0.08, "weak_model": 0.08}
 """About the shares of the seed system's 4,499 labeled runs (398, 372, 368 and 353)."""
 ALL_SHARE = 0.4
 """Share of seeded runs under the plan `all`."""
+
+_SPARED = 0.75
+"""Share of the faults of `TOSSED` that yes-or-no questions exchange for others."""
 
 NAMED = ("natural", "seed4", "all")
 
@@ -26,7 +30,9 @@ class FaultPlan:
     """Which share of runs gets which fault. The same plan and question always give the same fault.
 
     Args:
-        rates: kind → share of all runs; a run whose question offers no place for the fault drawn stays natural.
+        rates: kind → share of all runs. Where a question offers no place for the fault drawn, another of the plan is
+            drawn in its stead, so that every sort of question has the same share of seeded runs and none tells; of
+            faults that leave a yes or no to luck most are exchanged for the same reason.
         seed: another seed, other runs.
         harmless: whether natural runs get the harmless look-alikes of the plan's faults, as often as seeded runs get
             the faults; without them a failing tool or a cut text would give the fault away.
@@ -48,10 +54,17 @@ class FaultPlan:
     def inject(self, question: AgentQuestion) -> Injection | None:
         """What is done to this question's run: nothing to most natural ones."""
         rng = random.Random(f"fault:{self.seed}:{question.qid}:{question.question}")
-        kind = _draw(self.rates, rng.random())
-        injection = FAULTS[kind](question, rng) if kind else None
-        if injection is not None or not self.harmless:
-            return injection
+        closed = kind_of(question.answer) == "closed"
+        kind, left = _draw(self.rates, rng.random()), dict(self.rates)
+        while kind:
+            tossed = closed and kind in TOSSED and rng.random() < _SPARED
+            injection = None if tossed else FAULTS[kind](question, rng)
+            if injection is not None:
+                return injection
+            del left[kind]
+            kind = _draw(left, rng.random() * sum(left.values()))
+        if not self.harmless:
+            return None
         seeded = sum(self.rates.values())
         looks = {kind: rate / seeded for kind, rate in self.rates.items() if kind in HARMLESS} if seeded else {}
         look = _draw(looks, rng.random())

@@ -24,6 +24,7 @@ from observer_pipeline.agent.faults.failing import (
 from observer_pipeline.agent.faults.injection import Fault
 from observer_pipeline.agent.faults.instructions import (
     ignored_instruction,
+    ignored_instruction_harmless,
     prompt_injection,
     prompt_injection_harmless,
 )
@@ -49,10 +50,16 @@ FAULTS: dict[str, Fault] = {
     "lost_context": lost_context,
 }
 
+TOSSED = frozenset(
+    ("missing_evidence", "truncated_result", "tool_error", "tool_timeout", "wrong_entity", "early_stop", "lost_context")
+)
+"""Faults after which a yes or no is guessed or read from another's page, so that half of these are right by luck."""
+
 HARMLESS: dict[str, Fault] = {
     "truncated_result": truncated_result_harmless,
     "tool_error": tool_error_harmless,
     "tool_timeout": tool_timeout_harmless,
+    "ignored_instruction": ignored_instruction_harmless,
     "prompt_injection": prompt_injection_harmless,
     "lost_context": lost_context_harmless,
 }

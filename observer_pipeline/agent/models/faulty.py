@@ -67,7 +67,38 @@ class Forgetful(BaseLlm):
             yield response
 
 
-class OtherAnswer(BaseLlm):
+class _Replying(BaseLlm):
+    """Changes the words of a reply that answers, and leaves tool calls alone."""
+
+    inner: BaseLlm
+
+    async def generate_content_async(
+        self, llm_request: LlmRequest, stream: bool = False
+    ) -> AsyncGenerator[LlmResponse, None]:
+        """Pass on the inner model's replies, answers changed."""
+        async for response in self.inner.generate_content_async(llm_request, stream):
+            parts = (response.content.parts if response.content else None) or []
+            if not response.partial and not any(part.function_call for part in parts):
+                said = "\n".join(part.text for part in parts if part.text)
+                content = types.Content(role="model", parts=[types.Part(text=self._instead(said, llm_request))])
+                response = response.model_copy(update={"content": content})
+            yield response
+
+    def _instead(self, said: str, llm_request: LlmRequest) -> str:
+        raise NotImplementedError
+
+
+class Talkative(_Replying):
+    """Says `talk` before its answer; without one, its own reply alone."""
+
+    talk: str
+
+    def _instead(self, said: str, llm_request: LlmRequest) -> str:  # noqa: ARG002
+        own = clean_answer(said)
+        return f"{self.talk} The answer is {own}." if own and not own.startswith("I ") else said
+
+
+class OtherAnswer(_Replying):
     """Does its work, and puts `answer` in the place of its own.
 
     Attributes:
@@ -75,25 +106,13 @@ class OtherAnswer(BaseLlm):
         once_read: only if this text stood in a tool's result.
     """
 
-    inner: BaseLlm
     answer: str
     whole: bool = False
     once_read: str | None = None
 
-    async def generate_content_async(
-        self, llm_request: LlmRequest, stream: bool = False
-    ) -> AsyncGenerator[LlmResponse, None]:
-        """Change a reply that answers; leave tool calls alone."""
-        async for response in self.inner.generate_content_async(llm_request, stream):
-            parts = (response.content.parts if response.content else None) or []
-            answers = not response.partial and not any(part.function_call for part in parts)
-            if answers and (self.once_read is None or _has_read(llm_request, self.once_read)):
-                said = "\n".join(part.text for part in parts if part.text)
-                content = types.Content(role="model", parts=[types.Part(text=self._instead(said))])
-                response = response.model_copy(update={"content": content})
-            yield response
-
-    def _instead(self, said: str) -> str:
+    def _instead(self, said: str, llm_request: LlmRequest) -> str:
+        if self.once_read is not None and not _has_read(llm_request, self.once_read):
+            return said
         own = clean_answer(said)
         return self.answer if self.whole or not own else said.replace(own, self.answer, 1)
 

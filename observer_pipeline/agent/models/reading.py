@@ -2,7 +2,8 @@
 
 A question is taken apart into what it names (anchors), the relations it asks for in the order they must be followed,
 and, for comparisons, what is compared. A paragraph is read by looking for a relation's cue words and taking the nearest
-value of the right kind. Both are shallow on purpose: they err where the wording is unusual or another value is closer.
+value of the right kind. That is enough for nearly every question of the generated world, whatever its shape, so that
+what goes wrong there does not hang on how a question is worded; of other texts they understand less.
 """
 
 import re
@@ -18,8 +19,8 @@ Form = Literal["chain", "larger", "smaller", "same", "is_larger", "is_smaller", 
 BY_NAME = {relation.name: relation for relation in RELATIONS}
 
 # What a bare comparison adjective is about is decided from the page: the first of these that it states.
-_AGE = ("birth_year", "founded", "released", "completed")
-_EXTENT = ("length", "pages")
+_AGE = ("birth_date", "birth_year", "founded", "released", "completed")
+_EXTENT = ("length", "pages", "minutes")
 _SMALLER = re.compile(r"\b(older|first|earlier|fewer|shorter|smaller|less)\b")
 _LARGER = re.compile(r"\b(younger|later|more|longer|larger|taller|higher|populous|recent|tall)\b")
 _SUM = re.compile(r"\b(together|combined|in total)\b")
@@ -30,11 +31,20 @@ _AFTER = re.compile(r"\bafter\b")
 _PREAMBLE = re.compile(r"^[^:?]{3,40}: (?=[A-Z][^:]*\?)")
 _AGE_WORD = re.compile(r"\b(older|younger|first|earlier|later|recent|before|after|years)\b")
 
-_MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
+MONTHS = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "December",
+)  # fmt: skip
+_MONTHS = "|".join(MONTHS)
 _DATE = re.compile(rf"\b\d{{1,2}} (?:{_MONTHS}) \d{{4}}\b|\b(?:{_MONTHS}) \d{{1,2}}, \d{{4}}\b")
-_YEAR = re.compile(r"\b(?:1[0-9]|20)\d\d\b(?!,)")
+_YEAR = re.compile(r"\b(?:1[0-9]|20)\d\d\b(?!,\d)")
 _NUMBER = re.compile(rf"\b\d{{1,3}}(?:,\d{{3}})+\b|\b\d{{1,3}}\b(?! (?:{_MONTHS}))")
 _NATIONALITY = re.compile(r"[A-Z][a-z]+(?:ian|ese|ish|can)")
+
+# Looks ahead, so that `is a company active in brewing` has both `company active in brewing` and `brewing`.
+_TRADE = re.compile(
+    r"\b(?:(?:is|was) an?|active in|in the|manufacturer in) (?=((?:[\w-]+ )*?[\w-]+)(?: trade|[.,]| and | from ))"
+)
 
 
 def _words(text: str) -> frozenset[str]:
@@ -46,7 +56,10 @@ _OPENERS = _words(
     "the a an if of by"
 )
 _LINKS = _words("of the and & at for in de von van")
-_PRONOUNS = _words("it its he his she her they their in after although about some born shot begun finished over an a")
+_PRONOUNS = _words(
+    "it its he his she her they their in after although about some born shot begun finished over an a "
+    "founded visitors critics parts flooding enrolment teaching do"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,21 +106,19 @@ def _pair_form(lowered: str) -> Form:
 
 
 def _relations(question: str, anchors: Sequence[str]) -> list[tuple[int, str]]:
-    """(position, name) of each relation asked for; words taken by one relation are not free for the next."""
+    """(position, name) of each relation asked for, as often as it is; words taken by one are not free for the next."""
     rest = question.lower()
-    for anchor in anchors:  # a title's own words ask for nothing
-        rest = rest.replace(anchor.lower(), " " * len(anchor))
+    for anchor in anchors:  # a title's own words ask for nothing, nor does the trade before a person's name
+        own = re.compile(rf"(?:\b(?:director|architect) )?{re.escape(anchor.lower())}")
+        rest = own.sub(lambda match: " " * len(match[0]), rest)
     found = []
     for relation in RELATIONS:
         for pattern in relation.asks:
-            match = re.search(pattern, rest)
-            if not match:
-                continue
-            spans = [match.span(i) for i in range(1, (match.re.groups or 0) + 1)] or [match.span()]
-            for start, end in spans:
-                rest = rest[:start] + "_" * (end - start) + rest[end:]
-            found.append((spans[0][0], relation.name))
-            break
+            while match := re.search(pattern, rest):
+                spans = [match.span(i) for i in range(1, (match.re.groups or 0) + 1)] or [match.span()]
+                for start, end in spans:
+                    rest = rest[:start] + "_" * (end - start) + rest[end:]
+                found.append((spans[0][0], relation.name))
     return found
 
 
@@ -183,44 +194,43 @@ def _continues(tokens: list[str], i: int, definite: bool) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """A value found in a paragraph; `sure` when a cue word pointed to it."""
-
-    value: str
-    sure: bool
-
-
-def read(text: str, title: str, relation: Relation, cues: Sequence[str], *, skim: bool = False) -> Reading | None:
-    """Look for a relation in a paragraph.
-
-    Args:
-        cues: those of the relation's cue words that the reader knows, tried in this order.
-        skim: take the first value of the right kind in the sentence instead of the nearest to the cue.
-    """
-    for cue in cues:
-        for sentence in _sentences(text):
-            lowered = sentence.lower()
-            match = re.search(rf"\b{re.escape(cue)}\b", lowered)
+def read(text: str, title: str, relation: Relation) -> str | None:
+    """The value a paragraph states for a relation: the one nearest to the first of its cues that has any."""
+    sentences = _sentences(text)
+    for cue in relation.cues:
+        for sentence in sentences:
+            match = re.search(rf"\b{cue}\b", sentence.lower())
             if not match:
                 continue
             values = _values(sentence, relation.kind, title)
             if values:
-                best = values[0] if skim else min(values, key=lambda item: _distance(item, match.span()))
-                return Reading(best[2], True)
+                return min(values, key=lambda item: _distance(item, match.span()))[2]
     return None
 
 
-def guess(text: str, title: str, kind: Kind, question: str) -> Reading | None:
-    """Without a cue: a value of the right kind from the sentence that shares most words with the question."""
+def values_of(text: str, title: str, kind: Kind) -> list[str]:
+    """All values of a kind that a paragraph states, whatever they are about."""
+    return [value for sentence in _sentences(text) for _, _, value in _values(sentence, kind, title)]
+
+
+def guess(text: str, title: str, kind: Kind, question: str, *, unlike: str | None = None) -> str | None:
+    """Without a cue: a value of the right kind from the sentence that shares most words with the question.
+
+    Args:
+        unlike: a value that it is not.
+    """
     words = set(re.findall(r"\w{4,}", question.lower()))
     best: tuple[int, str] | None = None
     for sentence in _sentences(text):
-        values = [v for v in _values(sentence, kind, title) if v[2].lower() not in question.lower()]
+        values = [
+            value
+            for _, _, value in _values(sentence, kind, title)
+            if value.lower() not in question.lower() and value != unlike
+        ]
         shared = len(words & set(re.findall(r"\w{4,}", sentence.lower())))
         if values and (best is None or shared > best[0]):
-            best = (shared, values[0][2])
-    return Reading(best[1], False) if best else None
+            best = (shared, values[0])
+    return best[1] if best else None
 
 
 def _sentences(text: str) -> list[str]:
@@ -228,22 +238,22 @@ def _sentences(text: str) -> list[str]:
 
 
 def _distance(item: tuple[int, int, str], cue: tuple[int, int]) -> int:
-    """Characters between a value and the cue; what stands before the cue counts as farther away."""
+    """Characters between a value and the cue; what stands before the cue counts as farther away, inside it as last."""
     start, end, _ = item
+    if start < cue[1] and end > cue[0]:
+        return 10_000
     return start - cue[1] if start >= cue[1] else 2 * (cue[0] - end) + 8
 
 
 def _values(sentence: str, kind: Kind, title: str) -> list[tuple[int, int, str]]:
     """(start, end, text) of the values of a kind in a sentence."""
     if kind == "trade":
-        match = re.search(
-            r"\b(?:(?:is|was) an?|active in|in the|manufacturer in) ((?:[\w-]+ )*?[\w-]+)(?= trade|[.,]| and | from )",
-            sentence,
-        )
-        if not match:
-            return []
-        words = [word for word in match[1].split() if not word[0].isupper()]
-        return [(match.start(1), match.end(1), " ".join(words))] if words else []
+        found = []
+        for match in _TRADE.finditer(sentence):
+            words = [word for word in match[1].split() if not word[0].isupper()]
+            if words:
+                found.append((match.start(1), match.end(1), " ".join(words)))
+        return found
     if kind == "name":
         own = plain(title)
         found, at = [], 0
@@ -280,8 +290,7 @@ def overlap(a: str, b: str) -> float:
 def as_size(value: str) -> tuple[int, ...] | None:
     """Numbers, years and dates as something that can be ordered; None when it is none of them."""
     if _DATE.fullmatch(value):
-        names = _MONTHS.split("|")
-        month = next(i for i, name in enumerate(names) if name in value)
+        month = next(i for i, name in enumerate(MONTHS) if name in value)
         numbers = [int(n) for n in re.findall(r"\d+", value)]
         return max(numbers), month, min(numbers)
     digits = value.replace(",", "")

@@ -11,7 +11,7 @@ class Relation:
     """A relation or attribute the offline model can follow.
 
     `asks` are patterns that show it in a question (their groups, or the whole match, are used up by it); `cues` are
-    words near which a paragraph states it, the plainest first.
+    patterns near which a paragraph states it, the plainest first (that one is a word to search for).
     """
 
     name: str
@@ -62,7 +62,7 @@ RELATIONS = (
         "founder",
         "name",
         (r"founder", r"person who founded", r"who founded"),
-        ("founded by", "founder", "founded it", "established by", "workshop that"),
+        ("founded by", "founder", "founded it", "established by", "workshop that", "founded"),
     ),
     Relation("mayor", "name", (r"person who is mayor", r"mayor"), ("mayor",)),
     Relation(
@@ -88,7 +88,7 @@ RELATIONS = (
             r"born in the same town",
             r"place of birth",
         ),
-        ("birthplace", "born in", "born on", "from", "native town"),
+        ("birthplace", "born in", "native town", r"family of \w+ from", "born on"),
     ),
     Relation(
         "birth_date",
@@ -108,7 +108,8 @@ RELATIONS = (
         (
             r"(university where).*?(studied)",
             r"(university that).*?(graduated from)",
-            r"which university did",
+            r"(which university did).*(attend)",
+            r"(study).*(same university)",
             r"same university",
             r"stud(?:y|ied)",
             r"attend",
@@ -134,7 +135,7 @@ RELATIONS = (
         "population",
         "number",
         (r"population", r"how many people live", r"inhabitants", r"populous"),
-        ("population", "inhabitants", "people live"),
+        ("inhabitants", r"population changed from [\d,]+ to", "population", "people live"),
     ),
     Relation(
         "employees",
@@ -165,6 +166,7 @@ RELATIONS = (
             "town rights",
             "teaching began",
             "workshop",
+            "established",
         ),
     ),
     Relation(
@@ -193,12 +195,13 @@ RELATIONS = (
         ("located in", "stands in", "campus is in", "building in", "moved to", "seat is", "square of"),
     ),
     Relation("height", "number", (r"tall(?:er)?", r"higher", r"height"), ("tall", "height", "rises")),
+    Relation("minutes", "number", (r"minutes",), ("running time", "the original", "runs for")),
     Relation("pages", "number", (r"pages",), ("pages",)),
     Relation(
         "released",
         "year",
         (r"came? out", r"released", r"recent"),
-        ("released in", "premiered in", "cinemas in", "film from", "published in"),
+        ("released in", "premiered in", "cinemas in", "film from", "published in", r"is an?"),
     ),
     Relation("completed", "year", (r"completed", r"finished"), ("opened in", "completed in", "finished in")),
 )

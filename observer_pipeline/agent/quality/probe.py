@@ -7,7 +7,7 @@ calls there were and how many failed may tell, as in life, so traces are compare
 import itertools
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -54,10 +54,11 @@ class Probed:
         ]
 
 
-def probe(rows: Sequence[ProbeRow]) -> Probed:
+def probe(rows: Sequence[ProbeRow], told: Callable[[str], None] = lambda _: None) -> Probed:
     """Train on four fifths of the questions, tell seeded runs of the fifth from natural ones.
 
     A single kind of fault has few runs, so what counts as chance is wide for it; the more runs, the sharper.
+    `told` is told what comes next.
     """
     if not rows:
         return Probed()
@@ -67,13 +68,14 @@ def probe(rows: Sequence[ProbeRow]) -> Probed:
     parts = {name: np.array([_FEATURES[name](row.spans) for row in rows], dtype=float) for name in FAMILIES}
     parts["timestamps"][:, 0] -= min(_first_start(row.spans) for row in rows) / 1e9
     everything = np.hstack(list(parts.values()))
-    families = {
-        name: guess(features, kinds != "", groups, equal=alike, trees=True)
-        for name, features in [*parts.items(), ("all together", everything)]
-    }
+    families = {}
+    for name, features in [*parts.items(), ("all together", everything)]:
+        told(f"telling seeded runs: by {name}")
+        families[name] = guess(features, kinds != "", groups, equal=alike, trees=True)
     seeded = sorted(set(kinds) - {""})
     by_kind = {}
     for kind in seeded:
+        told(f"telling seeded runs: {kind}")
         chosen = np.flatnonzero((kinds == kind) | (kinds == ""))
         by_kind[kind] = guess(
             everything[chosen],

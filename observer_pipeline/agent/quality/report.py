@@ -2,6 +2,7 @@
 
 import base64
 import html
+import itertools
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 
+from observer_core.decision.training.progress import Progress, no_progress
 from observer_core.errors import InputError
 from observer_core.files import whole_dir, write_whole
 from observer_core.metrics.report_style import STYLE
@@ -30,8 +32,8 @@ from observer_pipeline.agent.quality.contents import (
 )
 from observer_pipeline.agent.quality.guessing import Guess
 from observer_pipeline.agent.quality.plots import plots
-from observer_pipeline.agent.quality.probe import Probed, ProbeRow, probe
-from observer_pipeline.agent.quality.surface import LIMIT, MAY_TELL, surface_baselines
+from observer_pipeline.agent.quality.probe import FAMILIES, Probed, ProbeRow, probe
+from observer_pipeline.agent.quality.surface import LIMIT, MAY_TELL, PARTS, surface_baselines
 
 REPORT_MD, REPORT_HTML, REPORT_JSON = "quality.md", "quality.html", "quality.json"
 MIN_TRACES = 50
@@ -55,13 +57,20 @@ class Quality:
     surface: dict[str, Guess]
     probe: Probed
 
+    def verdict(self, part: str) -> str:
+        """Whether a part of the trace keeps the label to itself: `passes`, `fails`, or `may tell`."""
+        if part in MAY_TELL:
+            return "may tell"
+        auroc = self.surface[part].auroc
+        return "fails" if auroc is not None and auroc > LIMIT else "passes"
+
     @property
     def problems(self) -> list[str]:
         """What is wrong with the data, one sentence each; empty when nothing was found."""
         found = [
-            f"The label can be guessed from the {name} alone: AUROC {g.auroc:.2f}."
+            f"The label can be guessed from the {name} alone: AUROC {g.auroc:.3f}."
             for name, g in self.surface.items()
-            if name not in MAY_TELL and g.auroc is not None and g.auroc > LIMIT
+            if self.verdict(name) == "fails"
         ]
         found += self.probe.told
         twice = self.duplicates
@@ -99,17 +108,24 @@ class Quality:
             },
             "duplicates": asdict(self.duplicates),
             "telling_words": dict(self.telling),
-            "surface": {name: asdict(g) for name, g in self.surface.items()},
+            "surface": {name: {**asdict(g), "verdict": self.verdict(name)} for name, g in self.surface.items()},
             "probe": asdict(self.probe),
         }
 
 
-def examine(traces: Sequence[Trace], *, title: str, spans: dict[str, list[ResourceSpans]] | None = None) -> Quality:
+def examine(
+    traces: Sequence[Trace],
+    *,
+    title: str,
+    spans: dict[str, list[ResourceSpans]] | None = None,
+    progress: Progress = no_progress,
+) -> Quality:
     """Look at labeled traces.
 
     Args:
         title: what the report is called.
         spans: trace id → its spans, for the leakage probe.
+        progress: is told what is being looked at, and the share that is done.
 
     Raises:
         InputError: too few labeled traces.
@@ -122,6 +138,12 @@ def examine(traces: Sequence[Trace], *, title: str, spans: dict[str, list[Resour
         for trace in labeled
         if spans and trace.trace_id in spans
     ]
+    kinds = {row.fault for row in rows} - {None}
+    steps, done = len(PARTS) + (len(FAMILIES) + 1 + len(kinds) if rows else 0), itertools.count()
+
+    def told(what: str) -> None:
+        progress(what, next(done) / steps)
+
     gold_labels, relabeled = gold_anew(labeled)
     return Quality(
         title=title,
@@ -133,8 +155,8 @@ def examine(traces: Sequence[Trace], *, title: str, spans: dict[str, list[Resour
         agreement=gold_against_people(labeled),
         duplicates=duplicates(labeled),
         telling=telling_words(labeled),
-        surface=surface_baselines(labeled),
-        probe=probe(rows),
+        surface=surface_baselines(labeled, told),
+        probe=probe(rows, told),
     )
 
 
@@ -168,7 +190,8 @@ def _sections(quality: Quality) -> list[_Section]:
         "Guessing the label from one part of the trace",
         f"Cross-validated by user question. Above {LIMIT} the look of that part gives the label away; the whole answer "
         "(refusals are wrong), the calls and the lengths (which show the calls) may, as in life.",
-        ("part", "AUROC"), [(name, str(g)) for name, g in quality.surface.items()],
+        ("part", "AUROC", f"at most {LIMIT}"),
+        [(name, str(g), quality.verdict(name)) for name, g in quality.surface.items()],
     ))  # fmt: skip
     alike = "Among traces with as many calls and failed calls. A trained probe must do no better than chance."
     if quality.probe.families:

@@ -1,6 +1,6 @@
 """Baselines that must fail: the label guessed from the look of one part of a trace, without relating it to the rest."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,10 +9,12 @@ from observer_core.traces.labels import normalise_answer
 from observer_core.traces.trace import ABSENT, Trace
 from observer_pipeline.agent.quality.guessing import Guess, guess
 
-LIMIT = 0.65
-"""An AUROC above this calls a part of the trace guessable. Real agents have such parts too: refusals are wrong."""
+LIMIT = 0.55
+"""An AUROC above this calls a part of the trace guessable; of 2,000 traces chance alone reaches 0.53. Real agents have
+such parts too: refusals are wrong."""
 
 
+PARTS = ("question", "answer", "answer, given", "evidence", "lengths", "lengths, alike", "calls")
 MAY_TELL = ("answer", "lengths", "calls")
 """Parts that may give the label away, as they do in life: refusals are wrong, and so is more often what took many calls
 or failed ones; the number of evidence items shows the calls too."""
@@ -21,7 +23,11 @@ _ADMISSIONS = (
 )  # fmt: skip
 
 
-def surface_baselines(traces: Sequence[Trace]) -> dict[str, Guess]:
+Told = Callable[[str], None]
+"""Is told what is being looked at, for a progress line."""
+
+
+def surface_baselines(traces: Sequence[Trace], told: Told = lambda _: None) -> dict[str, Guess]:
     """How well the label (wrong or not) is guessed from each part alone.
 
     `question`, `answer`, `evidence`: the words (of the answer the letters) of that part; `lengths`: of the three;
@@ -35,21 +41,23 @@ def surface_baselines(traces: Sequence[Trace]) -> dict[str, Guess]:
     some = [traces[i] for i in given]
     some_groups = [trace.question for trace in some]
     answers = [trace.final_answer for trace in traces]
-    return {
-        "question": guess(_words([t.question for t in traces]), target, groups),
-        "answer": guess(_letters(answers), target, groups),
-        "answer, given": guess(_letters([t.final_answer for t in some]), target[given], some_groups),
-        "evidence": guess(_words(["\n".join(t.evidence) for t in traces]), target, groups),
-        "lengths": guess(np.array([_lengths(t) for t in traces]), target, groups, trees=True),
-        "lengths, alike": guess(
-            np.array([_lengths(t) for t in some]),
-            target[given],
-            some_groups,
-            equal=[(len(t.tool_calls), _failed(t)) for t in some],
-            trees=True,
+    alike = [(len(t.tool_calls), _failed(t)) for t in some]
+    parts: dict[str, Callable[[], Guess]] = {
+        "question": lambda: guess(_words([t.question for t in traces]), target, groups),
+        "answer": lambda: guess(_letters(answers), target, groups),
+        "answer, given": lambda: guess(_letters([t.final_answer for t in some]), target[given], some_groups),
+        "evidence": lambda: guess(_words(["\n".join(t.evidence) for t in traces]), target, groups),
+        "lengths": lambda: guess(np.array([_lengths(t) for t in traces]), target, groups, trees=True),
+        "lengths, alike": lambda: guess(
+            np.array([_lengths(t) for t in some]), target[given], some_groups, equal=alike, trees=True
         ),
-        "calls": guess(np.array([_calls(t) for t in traces]), target, groups, trees=True),
+        "calls": lambda: guess(np.array([_calls(t) for t in traces]), target, groups, trees=True),
     }
+    found = {}
+    for name, work in parts.items():
+        told(f"guessing the label: from {name}")
+        found[name] = work()
+    return found
 
 
 def is_admission(trace: Trace) -> bool:
