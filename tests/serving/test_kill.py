@@ -97,7 +97,8 @@ def test_nothing_acknowledged_is_lost_and_nothing_is_decided_twice(service):
     assert len(by_id) == len(decisions)
     assert acknowledged.keys() <= by_id.keys()
     assert {trace_id: spans_by_trace(decisions)[trace_id] for trace_id in acknowledged} == acknowledged
-    for name in posted:
+    for name in posted:  # the last of them may still be on their way to the engine
+        wait_until(lambda name=name: live.client.get(f"{live.api}/v1/decisions/{name}").status_code == 200)
         assert live.get(f"/v1/decisions/{name}")["decision"] in ("keep", "drop")
     # The gauge is set at the end of an engine's step, after the disk has been written to.
     wait_until(lambda: summed(live.metrics(), "observer_traces_open") == 0)
