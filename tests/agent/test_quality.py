@@ -172,7 +172,7 @@ def test_the_report_is_written_whole_and_names_what_is_wrong(batch: Path, tmp_pa
 
     done = quality(batch / TRACES_FILE, "--spans", batch / SPANS_FILE, "--out", tmp_path / "good", "--json")
     assert done.exit_code == 0
-    report = json.loads(done.output)
+    report = json.loads(done.stdout)
     assert report["traces"] == RUNS
     assert not [problem for problem in report["problems"] if "told by" in problem or "occur" in problem]
     assert report == json.loads((tmp_path / "good/quality.json").read_text())
