@@ -1,6 +1,8 @@
 """`observer traces convert` between labeled JSONL, ReAct logs, OTLP files and Phoenix."""
 
+import contextlib
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -155,11 +157,13 @@ def test_to_phoenix_and_back(tmp_path: Path, phoenix_url: str) -> None:  # noqa:
     assert "1 labels left out" in convert(tmp_path / "in.jsonl", project).output
     assert convert(FIXTURES / "adk_openinference_schema1.json", project).exit_code == 0
     wanted = {"11" * 16} | {t.trace_id for t in load_traces(str(FIXTURES / "adk_openinference_schema1.json"))}
-    for _ in range(100):  # Phoenix answers before it has stored
-        convert(project, tmp_path / "out.jsonl")
+    for _ in range(100):  # Phoenix answers before it has stored, and before it knows the project
+        with contextlib.suppress(InputError):
+            convert(project, tmp_path / "out.jsonl")
         found = {t.trace_id: t for t in read_jsonl(tmp_path / "out.jsonl")} if (tmp_path / "out.jsonl").exists() else {}
         if found.keys() == wanted:
             break
+        time.sleep(0.2)
     got = found["11" * 16]
     assert (got.question, got.final_answer, got.evidence) == (TRACE.question, TRACE.final_answer, TRACE.evidence)
     assert [(c.name, c.args, c.status) for c in got.tool_calls] == [(c.name, c.args, c.status) for c in CALLS]
