@@ -1,7 +1,7 @@
 """Traces whose delivery met a fault of ours: kept on disk as they came, so that the ones behind them go on.
 
-The decision stands on record. What is lost is that back ends and spool hear of the trace; whoever mends the fault sends
-the file again (`curl --data-binary @FILE` to `/v1/traces` of any OTLP back end).
+The decision stands on record; back ends and the spool have not heard of the trace. Whoever mends the fault sends the
+file to a back end (`curl -H 'content-type: application/x-protobuf' --data-binary @FILE` to its `/v1/traces`).
 """
 
 from pathlib import Path

@@ -77,7 +77,7 @@ def deciding(manifest: Manifest) -> Manifest:
 def baseline_scorer(model: BaselineModel) -> RawScorer:
     """Computes the baseline's features; it answers the question that decides and no other."""
 
-    def score(traces: Sequence[Trace], *, only_deciding: bool = True) -> list[RawScore]:  # noqa: ARG001
+    def score(traces: Sequence[Trace], *, only_deciding: bool = False) -> list[RawScore]:  # noqa: ARG001
         return [RawScore(p) for p in model.p_wrong_raw(traces).tolist()]
 
     return score

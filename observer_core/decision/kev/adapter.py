@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from observer_core.decision.kev.config import ADAPTER_CONFIG, ADAPTER_FILE, KevConfig
+from observer_core.decision.weights import WEIGHT_DTYPES
 from observer_core.errors import InputError, one_line
 
 TARGETS = {
@@ -23,7 +24,6 @@ TARGETS = {
 }
 """The linear layers LoRA is put on where a backbone has them: attention, feed-forward, Gated DeltaNet."""
 
-WEIGHT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 READ_FIELDS = {"r", "lora_alpha", "lora_dropout", "target_modules"}
 IGNORED_FIELDS = {

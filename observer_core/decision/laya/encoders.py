@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 from torch import nn
 
 from observer_core.decision.laya.config import ENCODER_CONFIG, WEIGHTS_FILE, read_config, refuse_code
+from observer_core.decision.weights import WEIGHT_DTYPES
 from observer_core.errors import InputError, one_line
 
 ENCODERS = ("bert", "modernbert")
-WEIGHT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def build_encoder(folder: Path) -> nn.Module:

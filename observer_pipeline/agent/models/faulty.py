@@ -4,6 +4,7 @@ The spans are written from the request as ADK made it and from the reply as it c
 own question and a reply as any model could give it.
 """
 
+from abc import abstractmethod
 from collections.abc import AsyncGenerator
 
 from google.adk.models import BaseLlm, LlmRequest, LlmResponse
@@ -84,8 +85,9 @@ class _Replying(BaseLlm):
                 response = response.model_copy(update={"content": content})
             yield response
 
+    @abstractmethod
     def _instead(self, said: str, llm_request: LlmRequest) -> str:
-        raise NotImplementedError
+        """The reply that stands in the place of `said`."""
 
 
 class Talkative(_Replying):
