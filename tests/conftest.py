@@ -1,6 +1,5 @@
-"""Each of the processes that share the cores computes on one thread; two would only wait for each other."""
+"""Tests compute on one thread: several processes share the cores, and threads of work this small wait for each other."""
 
 import os
 
-if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["OMP_NUM_THREADS"] = "1"

@@ -35,15 +35,15 @@ def batch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def rows_of(folder: Path) -> list[ProbeRow]:
-    groups = [group for request in read_otlp_file(folder / SPANS_FILE) for group in request.resource_spans]
+@pytest.fixture(scope="module")
+def rows(batch: Path) -> list[ProbeRow]:
+    groups = [group for request in read_otlp_file(batch / SPANS_FILE) for group in request.resource_spans]
     by_trace = {key.hex(): spans for key, spans in split_by_trace(groups).items()}
-    traces = read_jsonl(folder / TRACES_FILE)
+    traces = read_jsonl(batch / TRACES_FILE)
     return [ProbeRow(by_trace[str(t.trace_id)], t.question, t.failure_type) for t in traces]
 
 
-def test_a_trained_probe_tells_nothing_from_ids_names_order_times_and_durations(batch: Path) -> None:
-    rows = rows_of(batch)
+def test_a_trained_probe_tells_nothing_from_ids_names_order_times_and_durations(rows: list[ProbeRow]) -> None:
     assert 80 < sum(row.fault is not None for row in rows) < RUNS - 80
     found = probe(rows)
     assert set(found.families) == {"ids", "names", "order", "timestamps", "durations", "all together"}
@@ -51,8 +51,7 @@ def test_a_trained_probe_tells_nothing_from_ids_names_order_times_and_durations(
     assert found.told == []
 
 
-def test_a_leak_of_a_single_kind_is_found(batch: Path) -> None:
-    rows = rows_of(batch)
+def test_a_leak_of_a_single_kind_is_found(rows: list[ProbeRow]) -> None:
     common = Counter(row.fault for row in rows if row.fault and "tool" not in row.fault).most_common(1)[0][0]
     spoiled = [planted(row, _plant_name) if row.fault == common else row for row in rows]
     assert [name for name, g in probe(spoiled).kinds.items() if g.beats_chance] == [common]
@@ -98,8 +97,8 @@ def _plant_time(span) -> None:
         ("timestamps", _plant_time),
     ],
 )  # fmt: skip
-def test_a_planted_leak_is_found(batch: Path, family: str, plant) -> None:
-    found = probe([planted(row, plant) if row.fault else row for row in rows_of(batch)])
+def test_a_planted_leak_is_found(rows: list[ProbeRow], family: str, plant) -> None:
+    found = probe([planted(row, plant) if row.fault else row for row in rows], by=[family])
     assert found.families[family].beats_chance
     assert found.families[family].auroc > 0.8
 

@@ -7,7 +7,7 @@ calls there were and how many failed may tell, as in life, so traces are compare
 import itertools
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,6 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, Status
 from observer_pipeline.agent.quality.guessing import Guess, guess
 
 FAMILIES = ("ids", "names", "order", "timestamps", "durations")
+TOGETHER = "all together"
 _BUCKETS = 96
 _TOOL = "execute_tool"
 
@@ -54,11 +55,13 @@ class Probed:
         ]
 
 
-def probe(rows: Sequence[ProbeRow], told: Callable[[str], None] = lambda _: None) -> Probed:
+def probe(
+    rows: Sequence[ProbeRow], told: Callable[[str], None] = lambda _: None, *, by: Collection[str] | None = None
+) -> Probed:
     """Train on four fifths of the questions, tell seeded runs of the fifth from natural ones.
 
     A single kind of fault has few runs, so what counts as chance is wide for it; the more runs, the sharper.
-    `told` is told what comes next.
+    `told` is told what comes next; `by` names the families and kinds to look at, all of them by default.
     """
     if not rows:
         return Probed()
@@ -69,12 +72,16 @@ def probe(rows: Sequence[ProbeRow], told: Callable[[str], None] = lambda _: None
     parts["timestamps"][:, 0] -= min(_first_start(row.spans) for row in rows) / 1e9
     everything = np.hstack(list(parts.values()))
     families = {}
-    for name, features in [*parts.items(), ("all together", everything)]:
+    for name, features in [*parts.items(), (TOGETHER, everything)]:
+        if by is not None and name not in by:
+            continue
         told(f"telling seeded runs: by {name}")
         families[name] = guess(features, kinds != "", groups, equal=alike, trees=True)
     seeded = sorted(set(kinds) - {""})
     by_kind = {}
     for kind in seeded:
+        if by is not None and kind not in by:
+            continue
         told(f"telling seeded runs: {kind}")
         chosen = np.flatnonzero((kinds == kind) | (kinds == ""))
         by_kind[kind] = guess(
