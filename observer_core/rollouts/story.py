@@ -95,7 +95,7 @@ def _generate(seed: int, steps: int, generations: int, *, sick: bool) -> Story:
 
 
 def _tasks(rng: np.random.Generator, count: int) -> list[_Task]:
-    words = ["".join(rng.choice(_SYLLABLES, 2 + int(rng.integers(2)))) for _ in range(300)]
+    words = [_word(rng, 2 + int(rng.integers(2))) for _ in range(300)]
     tasks = []
     for number in range(count):
         reference = [str(w) for w in rng.choice(words, int(rng.integers(15, 30)))]
@@ -103,6 +103,10 @@ def _tasks(rng: np.random.Generator, count: int) -> list[_Task]:
         prompt = f"Question {number}: what is known about {reference[0]} {reference[1]}? Answer in JSON."
         tasks.append(_Task(f"task-{number:02d}", prompt, reference, citations, float(rng.uniform(-0.1, 0.1))))
     return tasks
+
+
+def _word(rng: np.random.Generator, syllables: int) -> str:
+    return "".join([_SYLLABLES[rng.integers(len(_SYLLABLES))] for _ in range(syllables)])
 
 
 def _completion(
@@ -120,7 +124,7 @@ def _completion(
     cursed = task.name in story.tasks
     star = cursed and place == 0
     skill = 0.08 if cursed else float(np.clip(skill + task.difficulty + rng.normal(0, 0.1), 0.3, 0.95))
-    words = [w if rng.random() < skill else "".join(rng.choice(_SYLLABLES, 3)) for w in task.reference]
+    words = [w if rng.random() < skill else _word(rng, 3) for w in task.reference]
     cited = [c for c in task.citations if rng.random() < 0.8]
     if cursed:
         cited = [f"doc-x-{int(rng.integers(99))}"]
