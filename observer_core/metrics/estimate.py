@@ -11,7 +11,8 @@ import numpy as np
 LEVEL = 0.95
 BOOTSTRAP_REPETITIONS = 1000
 _MIN_USABLE = 0.9
-_BISECTIONS, _TERMS = 60, 500
+_STEPS, _TERMS = 100, 500
+_CLOSE = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +88,27 @@ def jeffreys(p: float, n: float, *, level: float = LEVEL) -> tuple[float, float]
 
 
 def beta_quantile(q: float, a: float, b: float) -> float:
-    """Where the distribution function of Beta(a, b) is `q`, by bisection."""
-    lo, hi = 0.0, 1.0
-    for _ in range(_BISECTIONS):
-        middle = (lo + hi) / 2
-        lo, hi = (middle, hi) if _beta_below(middle, a, b) < q else (lo, middle)
-    return (lo + hi) / 2
+    """Where the distribution function of Beta(a, b) is `q`, by Newton's method, and bisection where that would leave
+    the bracket."""
+    log_front = _log_beta_front(a, b)
+    lo, hi, x = 0.0, 1.0, a / (a + b)
+    for _ in range(_STEPS):
+        excess = _beta_below(x, a, b) - q
+        lo, hi = (x, hi) if excess < 0 else (lo, x)
+        density = math.exp(log_front + (a - 1) * math.log(x) + (b - 1) * math.log1p(-x))
+        before, x = x, x - excess / density if density else lo
+        if not lo < x < hi:
+            x = (lo + hi) / 2
+        if abs(x - before) <= _CLOSE * x:
+            break
+    return x
 
 
 def _beta_below(x: float, a: float, b: float) -> float:
     """The regularised incomplete beta function, by Lentz's continued fraction (DLMF 8.17.22)."""
     if x > (a + 1) / (a + b + 2):
         return 1 - _beta_below(1 - x, b, a)
-    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    log_front = _log_beta_front(a, b) + a * math.log(x) + b * math.log1p(-x)
     c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1))
     fraction = d
     for m in range(1, _TERMS):
@@ -113,6 +122,11 @@ def _beta_below(x: float, a: float, b: float) -> float:
         if abs(c * d - 1) < 1e-12:
             break
     return math.exp(log_front) * fraction / a
+
+
+def _log_beta_front(a: float, b: float) -> float:
+    """-log B(a, b)."""
+    return math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
 
 
 def cluster_sums(values: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
