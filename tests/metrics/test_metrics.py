@@ -6,12 +6,14 @@ import math
 import numpy as np
 import pyarrow as pa
 import pytest
+from scipy.stats import beta
 from sklearn import metrics as sk
 from sklearn.linear_model import LogisticRegression
 
 from observer_core.decision.protocol import Score
 from observer_core.errors import InputError, ObserverError
 from observer_core.metrics import probability, ranking
+from observer_core.metrics.estimate import jeffreys
 from observer_core.metrics.evaluate import evaluate, metrics_of
 from observer_core.metrics.predictions import (
     PREDICTION_SCHEMA,
@@ -53,6 +55,14 @@ def random_sample(seed: int, n: int = 300, *, ties: bool = True) -> Sample:
         group=rng.integers(n // 3, size=n),
         agent=rng.integers(3, size=n),
     )
+
+
+@pytest.mark.parametrize("n", [0.3, 7, 1_000, 100_000])
+@pytest.mark.parametrize("p", [1e-4, 0.03, 0.5, 0.999])
+def test_jeffreys_limits_are_scipys_quantiles(p: float, n: float):
+    assert jeffreys(p, n) == pytest.approx(beta.ppf([0.025, 0.975], p * n + 0.5, (1 - p) * n + 0.5), rel=1e-9)
+    assert jeffreys(0, n) == pytest.approx((0, beta.ppf(0.975, 0.5, n + 0.5)), rel=1e-9)
+    assert jeffreys(1, n) == pytest.approx((beta.ppf(0.025, n + 0.5, 0.5), 1), rel=1e-9)
 
 
 @pytest.mark.parametrize("ties", [True, False])
