@@ -5,7 +5,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from phoenix_server import phoenix_url  # noqa: F401, a fixture
 
 from observer_core.traces.jsonl import read_jsonl
 from observer_core.traces.otlp import read_otlp_file
@@ -52,7 +51,7 @@ def test_every_question_runs_and_every_trace_reads_back_from_its_spans(batch: Pa
     assert differences(rows, got) == []
 
 
-def test_they_read_back_through_a_real_phoenix(batch: Path, phoenix_url: str) -> None:  # noqa: F811
+def test_they_read_back_through_a_real_phoenix(batch: Path, phoenix_url: str) -> None:
     rows = read_jsonl(batch / TRACES_FILE)
     requests = read_otlp_file(batch / SPANS_FILE)
     project = phoenix_url.replace("http://", "phoenix://") + "/real-questions"

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from phoenix_server import phoenix_url as phoenix_url
 from serving.test_switch import make_run
 
 from observer_core.traces.trace import Trace
@@ -29,10 +28,9 @@ def annotations(base: str, project: str, trace_ids: list[str]) -> list[dict]:
     return [] if answer.status_code == 404 else answer.raise_for_status().json()["data"]
 
 
-def test_a_project_is_scored_after_the_fact(request: pytest.FixtureRequest, tmp_path: Path):
-    base: str = request.getfixturevalue("phoenix_url")
+def test_a_project_is_scored_after_the_fact(phoenix_url: str, tmp_path: Path):
     project = f"old-{uuid.uuid4().hex[:8]}"
-    source = f"phoenix://{base.removeprefix('http://')}/{project}"
+    source = f"phoenix://{phoenix_url.removeprefix('http://')}/{project}"
     traces = [
         Trace(f"Where is {i}?", "I could not find it." if i % 2 else "In the north.", uuid.uuid4().hex)
         for i in range(6)
@@ -52,7 +50,7 @@ def test_a_project_is_scored_after_the_fact(request: pytest.FixtureRequest, tmp_
 
     def written(count: int) -> list[dict]:
         until = time.monotonic() + 60
-        while len(found := annotations(base, project, ids)) < count and time.monotonic() < until:
+        while len(found := annotations(phoenix_url, project, ids)) < count and time.monotonic() < until:
             time.sleep(0.5)
         return found
 

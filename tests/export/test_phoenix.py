@@ -7,7 +7,6 @@ from pathlib import Path
 import httpx
 import pytest
 from export_items import DECISION, make_item
-from phoenix_server import phoenix_url  # noqa: F401
 
 from observer_core.errors import InputError
 from observer_core.slices import build_state
@@ -53,7 +52,7 @@ def _rows(url, project, what, **params):
     return answer.json()["data"] if answer.status_code == 200 else []
 
 
-def test_a_kept_trace_arrives_whole_and_is_read_back_equal(phoenix_url, tmp_path):  # noqa: F811
+def test_a_kept_trace_arrives_whole_and_is_read_back_equal(phoenix_url, tmp_path):
     recorded = [group for request in read_otlp_file(FIXTURE) for group in request.resource_spans]
     read = normalise(recorded)
     first = replace(DECISION, trace_id=read.trace.trace_id or "", spans=read.spans, keep_probability=0.25)
@@ -100,19 +99,19 @@ def test_a_kept_trace_arrives_whole_and_is_read_back_equal(phoenix_url, tmp_path
     assert labels == {first.trace_id: (None, None, None), second.trace_id: ("partial", "annotation", "reviewer")}
 
 
-def test_a_span_that_ends_before_it_starts_is_shown_at_its_start(phoenix_url, tmp_path):  # noqa: F811
+def test_a_span_that_ends_before_it_starts_is_shown_at_its_start(phoenix_url, tmp_path):
     stats = _export(phoenix_url, tmp_path / "q", "skew", make_item("skewed", ends_early=True))
     assert stats.repaired_spans == 1
     [row] = _poll(lambda: _rows(phoenix_url, "skew", "spans"), bool)
     assert row["start_time"] == row["end_time"]
 
 
-def test_an_unknown_project_is_bad_input(phoenix_url):  # noqa: F811
+def test_an_unknown_project_is_bad_input(phoenix_url):
     with pytest.raises(InputError, match="no project 'nowhere'"):
         load_traces(phoenix_url.replace("http://", "phoenix://") + "/nowhere")
 
 
-def test_the_score_is_a_filter_people_can_use(phoenix_url, tmp_path):  # noqa: F811
+def test_the_score_is_a_filter_people_can_use(phoenix_url, tmp_path):
     _export(phoenix_url, tmp_path / "q", "filter", make_item("kept", spans=2))
     rows = _poll(lambda: _rows(phoenix_url, "filter", "spans", attribute="observer.severity:normal"), bool)
     assert [row["parent_id"] for row in rows] == [None]

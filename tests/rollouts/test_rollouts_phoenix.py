@@ -8,7 +8,6 @@ from typing import Any
 import httpx
 import pyarrow.parquet as pq
 import pytest
-from phoenix_server import phoenix_url  # noqa: F401
 
 from observer_core.rollouts.emit import EmitOptions, emit
 from observer_core.rollouts.reading import RolloutLog
@@ -44,7 +43,7 @@ def poll(read: Callable[[], list[dict]], size: int) -> list[dict]:
     return found
 
 
-def test_57_spans_a_step_arrive_with_numbers_as_numbers(phoenix_url: str, story: Story, tmp_path: Path):  # noqa: F811
+def test_57_spans_a_step_arrive_with_numbers_as_numbers(phoenix_url: str, story: Story, tmp_path: Path):
     path = tmp_path / "story.parquet"
     pq.write_table(story.table.slice(16 * 8, 5 * 8), path)
     log = RolloutLog(path, run="phoenix-test")

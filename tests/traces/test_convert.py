@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import pytest
-from phoenix_server import phoenix_url  # noqa: F401, a fixture
 from typer.testing import CliRunner
 
 from observer_core.errors import InputError
@@ -151,7 +150,7 @@ def test_real_agent_traces_through_logs(tmp_path: Path, form: str) -> None:
 
 
 @pytest.mark.heavy
-def test_to_phoenix_and_back(tmp_path: Path, phoenix_url: str) -> None:  # noqa: F811
+def test_to_phoenix_and_back(tmp_path: Path, phoenix_url: str) -> None:
     project = phoenix_url.replace("http://", "phoenix://") + "/converted"
     write_jsonl(tmp_path / "in.jsonl", [TRACE])
     assert "1 labels left out" in convert(tmp_path / "in.jsonl", project).output
