@@ -1,11 +1,13 @@
 """`buffer: nats` against a real nats-server: workers share the traces, and whatever ends or moves, each is decided once."""
 
+import asyncio
 import random
 import signal
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,7 +16,8 @@ from serving.harness import Service, make_request, new_trace, wait_until
 from serving.nats_workers import PARTS, Bare, Worker, decided_in_log, decision, of_part
 
 from observer_core.errors import InputError
-from observer_serving.buffer.nats.link import FencedError, LinkOptions, NatsLink
+from observer_serving.buffer.nats.feed import Feed, record_consumer
+from observer_serving.buffer.nats.link import FencedError, LinkError, LinkOptions, NatsLink
 from observer_serving.buffer.protocol import BufferUnavailableError
 from observer_serving.buffer.received import JsonTrace, Received
 from observer_serving.buffer.record import read_decisions
@@ -187,6 +190,69 @@ def test_a_worker_that_lost_a_part_without_knowing_cannot_decide(tmp_path: Path,
     assert sorted(decided_in_log(server.url)) == sorted(i.hex() for i in (first, second, elsewhere))
     for one in (old, new):
         one.close()
+
+
+def test_a_write_from_before_does_not_cost_a_part_that_is_ours_anew(tmp_path: Path, server: NatsServer, monkeypatch):
+    one, lost = Bare(tmp_path / "one", server.url), []
+    one.record.on_lost = lost.append
+    one.own(1)
+    publish = one.link.publish
+
+    async def overtaken(subject: str, payload: bytes, **conditions: Any) -> int:
+        """The part is given up and taken again while the write is on its way."""
+        monkeypatch.setattr(one.link, "publish", publish)
+        one.record.disown(1)
+        one.record.own(1, await one.record.mark(1))
+        return await publish(subject, payload, **conditions)
+
+    monkeypatch.setattr(one.link, "publish", overtaken)
+    trace_id = of_part(one.link, 1)
+    assert one.record.add([(decision(trace_id), b"a" * 8)]) == [None]
+    assert lost == []
+    (row,) = one.record.add([(decision(trace_id), b"a" * 8)])
+    assert row is not None
+    one.close()
+
+
+def test_a_reader_ends_although_a_cancellation_was_lost(tmp_path: Path, server: NatsServer, monkeypatch):
+    """As nats-py loses one that meets an answer."""
+    one = Bare(tmp_path / "one", server.url)
+
+    async def read() -> bool:
+        feed = await Feed.open(one.link, one.link.record_stream, record_consumer(1))
+        fetch = feed._subscription.fetch
+
+        async def deaf(*arguments: Any, **options: Any) -> list[Any]:
+            try:
+                return await fetch(*arguments, **options)
+            except asyncio.CancelledError:
+                return []
+
+        async def forever() -> None:
+            while True:
+                await feed.next(8, seconds=5)
+
+        monkeypatch.setattr(feed._subscription, "fetch", deaf)
+        task = asyncio.create_task(forever())
+        await asyncio.sleep(0)
+        task.cancel()
+        done, _ = await asyncio.wait([task], timeout=4)
+        return task in done and task.cancelled()
+
+    assert one.link.call(read())
+    one.close()
+
+
+def test_consumers_are_told_by_name_however_many_they_are(tmp_path: Path, server: NatsServer):
+    one = Bare(tmp_path / "one", server.url)
+    before = one.link.call(one.link.consumer_names(one.link.record_stream))
+    made = [
+        one.link.call(one.link.stream.add_consumer(one.link.record_stream, record_consumer(1))).name for _ in range(5)
+    ]
+    assert sorted(one.link.call(one.link.consumer_names(one.link.record_stream))) == sorted(before + made)
+    with pytest.raises(LinkError, match="stream not found"):
+        one.link.call(one.link.consumer_names("nowhere"))
+    one.close()
 
 
 def test_a_view_that_was_lost_is_made_again_from_the_log(tmp_path: Path, server: NatsServer):

@@ -252,16 +252,11 @@ class NatsBuffer:
 
     async def _open_feed(self, part: int, marker: int) -> Feed:
         """A feed over a new consumer, in place of the last owner's, whose acknowledgements then count no more."""
-        for old in await self._consumers(part):
-            await self._link.stream.delete_consumer(self._link.spans_stream, old)
+        for old in await self._link.consumer_names(self._link.spans_stream):
+            if old.startswith(f"part{part}-"):
+                await self._link.stream.delete_consumer(self._link.spans_stream, old)
         config = part_consumer(f"part{part}-{marker}", self._link.spans_subject(part))
         return await Feed.open(self._link, self._link.spans_stream, config)
-
-    async def _consumers(self, part: int) -> list[str]:
-        names: list[str] = []
-        while page := await self._link.stream.consumers_info(self._link.spans_stream, offset=len(names)):
-            names += [info.name for info in page]
-        return [name for name in names if name.startswith(f"part{part}-")]
 
     async def _read(self, part: int, feed: Feed) -> None:
         """First what the last owner had, then what comes."""

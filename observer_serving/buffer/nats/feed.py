@@ -1,5 +1,6 @@
 """Messages of a stream, in order, through a consumer of the reader's own."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -40,6 +41,9 @@ class Feed:
         """
         if self._link.generation != self._generation:
             raise FeedLostError("the connection was renewed")
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # nats-py loses a cancellation that meets an answer
+            raise asyncio.CancelledError
         try:
             messages = await self._subscription.fetch(most, timeout=seconds)
         except TimeoutError:

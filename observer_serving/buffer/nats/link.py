@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import nats
+import orjson
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.js.api import DiscardPolicy, KeyValueConfig, RetentionPolicy
@@ -299,6 +300,24 @@ class NatsLink:
         """Take a message off its stream; `reply` is its reply subject."""
         if self._client is not None:
             await self._client.publish(reply, b"+ACK")
+
+    async def consumer_names(self, stream: str) -> list[str]:
+        """All consumers of a stream. nats-py asks for more, and cannot read of one that is just going.
+
+        Raises:
+            LinkError: the server does not say.
+        """
+        assert self._client is not None
+        names: list[str] = []
+        while True:
+            question = orjson.dumps({"offset": len(names)})
+            answer = await self._client.request(f"$JS.API.CONSUMER.NAMES.{stream}", question, timeout=ANSWER_SECONDS)
+            page = orjson.loads(answer.data)
+            if "error" in page:
+                raise LinkError(f"NATS does not tell the consumers of {stream}: {page['error'].get('description')}")
+            names += page["consumers"] or []
+            if not page["consumers"] or len(names) >= page["total"]:
+                return names
 
     async def last_number(self, stream: str) -> int:
         """The number of a stream's last message; 0 when there is none (any more: they expire)."""

@@ -233,12 +233,14 @@ class ReplicatedRecord(DecisionRecord):
                         self._link.record_subject(part), body, message_id=secrets.token_hex(12), expected=last
                     )
                 except FencedError as error:
-                    log.warning("part %d went to another worker: %s", part, error)
-                    self.disown(part)
-                    if self.on_lost is not None:
-                        self.on_lost(part)
+                    if self._fences.get(part) == last:  # else it was given up meanwhile, and is perhaps ours anew
+                        log.warning("part %d went to another worker: %s", part, error)
+                        self.disown(part)
+                        if self.on_lost is not None:
+                            self.on_lost(part)
                     return
-                self._fences[part] = number
+                if self._fences.get(part) == last:
+                    self._fences[part] = number
                 for index, (i, _) in enumerate(chunk):
                     if written is not None:
                         written(number, index, some[i])
