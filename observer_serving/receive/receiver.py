@@ -6,13 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import orjson
-from google.protobuf.message import DecodeError as ProtobufDecodeError
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from observer_core.traces.otlp import DecodeError, decode_request
+from observer_core.traces.otlp import DecodeError, parse_request, protobuf_from_json
 from observer_serving.buffer.protocol import Buffer, BufferUnavailableError
 from observer_serving.buffer.received import JsonTrace, Received
 from observer_serving.clock import Clock
@@ -164,14 +160,10 @@ def _come_back(error: BufferUnavailableError) -> RefusedError:
 def _decode(body: bytes, encoding: Encoding, redactor: Redactor | None) -> Cut:
     try:
         if encoding == "json":
-            message = decode_request(body, "json")
-            body = message.SerializeToString()
-        else:
-            message = ExportTraceServiceRequest.FromString(body)
+            body = protobuf_from_json(body)
+        message = parse_request(body)
     except DecodeError as error:
         raise RefusedError(BAD_DATA, str(error)) from None
-    except ProtobufDecodeError as error:
-        raise RefusedError(BAD_DATA, f"not a protobuf ExportTraceServiceRequest: {error}; send OTLP traces") from None
     if redactor is not None:
         body = redactor.spans(message, body)
     return cut(message, body)
