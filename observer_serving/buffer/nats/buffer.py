@@ -133,7 +133,7 @@ class NatsBuffer:
         if why is not None:
             raise BufferUnavailableError(why)
         self._waiting += received.size
-        return asyncio.ensure_future(self._append(received))
+        return asyncio.get_running_loop().create_task(self._append(received))
 
     async def _append(self, received: Received) -> None:
         try:
