@@ -3,6 +3,7 @@
 import logging
 import sys
 from datetime import UTC, datetime
+from typing import TextIO
 
 import orjson
 
@@ -25,9 +26,17 @@ class JsonLines(logging.Formatter):
         return orjson.dumps(line, default=str).decode()
 
 
+class _Stderr(logging.StreamHandler[TextIO]):
+    """Writes to what stderr is when there is something to say: the one of the start may be closed by then."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
 def configure(level: int = logging.INFO) -> None:
     """Send everything to stderr as JSON lines; libraries only from warnings on."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Stderr()
     handler.setFormatter(JsonLines())
     root = logging.getLogger()
     root.handlers[:] = [handler]
