@@ -10,8 +10,8 @@ import yaml
 
 from observer_core.errors import InputError
 from observer_pipeline.agent.faults.injection import Injection
-from observer_pipeline.agent.faults.registry import FAULTS, HARMLESS, TOSSED
-from observer_pipeline.agent.faults.values import kind_of
+from observer_pipeline.agent.faults.registry import AS_OFTEN, FAULTS, HARMLESS, TOSSED
+from observer_pipeline.agent.faults.values import kind_of, other_side
 from observer_pipeline.agent.questions import AgentQuestion
 
 SEED4_RATES = {"contradiction": 0.09, "missing_evidence": 0.085, "early_stop": 0.08, "weak_model": 0.08}
@@ -54,10 +54,10 @@ class FaultPlan:
     def inject(self, question: AgentQuestion) -> Injection | None:
         """What is done to this question's run: nothing to most natural ones."""
         rng = random.Random(f"fault:{self.seed}:{question.qid}:{question.question}")
-        closed = kind_of(question.answer) == "closed"
+        of_two = kind_of(question.answer) == "closed" or other_side(question) is not None
         kind, left = _draw(self.rates, rng.random()), dict(self.rates)
         while kind:
-            tossed = closed and kind in TOSSED and rng.random() < _SPARED
+            tossed = of_two and kind in TOSSED and rng.random() < _SPARED
             injection = None if tossed else FAULTS[kind](question, rng)
             if injection is not None:
                 return injection
@@ -65,9 +65,9 @@ class FaultPlan:
             kind = _draw(left, rng.random() * sum(left.values()))
         if not self.harmless:
             return None
-        seeded = sum(self.rates.values())
-        looks = {kind: rate / seeded for kind, rate in self.rates.items() if kind in HARMLESS} if seeded else {}
-        look = _draw(looks, rng.random())
+        natural = 1 - sum(self.rates.values())
+        looks = {kind: AS_OFTEN[kind] * rate for kind, rate in self.rates.items() if kind in HARMLESS}
+        look = _draw(looks, rng.random() * max(natural, sum(looks.values())))
         return HARMLESS[look](question, rng) if look else None
 
     def to_json(self) -> dict[str, Any]:
