@@ -21,7 +21,7 @@ TALK = (
     "I have opened the pages on {a} and {b}. They contain many details about the matter you ask for.",
 )
 MORE_TALK = (
-    " It is one of them.", " It is {x} or {y}.", " It may be {x} or {y}.", " See {a} or {b}.", " {x} or {y}?",
+    "", " It is {x} or {y}.", " It may be {x} or {y}.", " See {a} or {b}.", " {x} or {y}?",
     " {a} or {b}?",
 )  # fmt: skip
 """What may follow the talk, whether an answer comes or not."""
