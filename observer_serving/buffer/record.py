@@ -43,6 +43,7 @@ _INDEXES = "".join(
 )
 
 _SCHEMA = f"""
+BEGIN;
 CREATE TABLE IF NOT EXISTS decisions (
   id INTEGER PRIMARY KEY, {", ".join(f"{n} BLOB NOT NULL" if n == "trace_id" else n for n in _FIELDS)}, span_ids BLOB
 );
@@ -52,6 +53,7 @@ INSERT OR IGNORE INTO settled VALUES (1, 0);
 CREATE TABLE IF NOT EXISTS removed (one INTEGER PRIMARY KEY CHECK (one = 1), rows INTEGER NOT NULL);
 INSERT OR IGNORE INTO removed VALUES (1, 0);
 CREATE TABLE IF NOT EXISTS erased (trace_id BLOB PRIMARY KEY) WITHOUT ROWID;
+COMMIT;
 """
 _BOOLS = ("state_truncated", "exported")
 _NO_ROW = (1 << 63) - 1
