@@ -57,7 +57,7 @@ def indexed(file: Path) -> list[tuple[int, bytes]]:
         return db.execute("SELECT id, trace_id FROM chunk_ids ORDER BY id").fetchall()
 
 
-def pages(record: DecisionRecord, **filters: float) -> Iterator[Decision]:
+def pages(record: DecisionRecord, **filters: float | str) -> Iterator[Decision]:
     before = None
     while True:
         page, before = record.find(filters, limit=7, before=before)
