@@ -130,7 +130,8 @@ def test_old_decisions_spool_files_and_dead_letters_go_and_new_ones_stay(tmp_pat
     aside.parent.mkdir()
     for path in (aside, fresh):
         path.write_bytes(b"")
-    os.utime(fresh, (bench.clock.now_ns() / 1e9,) * 2)
+    now = bench.clock.now_ns() / 1e9
+    os.utime(fresh, (now, now))
     (old,) = (tmp_path / "spool" / "decisions").iterdir()
     for path in (dead, old, aside):
         os.utime(path, (1, 1))
