@@ -205,8 +205,10 @@ class Switchboard:
 
     def _save(self) -> None:
         projects = {scope: one.to_json() for scope, one in self._active.items() if scope != SERVICE}
-        stored = self._active[SERVICE].to_json() | {"projects": projects}
-        write_whole(self._folder / ACTIVE_FILE, json.dumps(stored, indent=2).encode())
+        stored = json.dumps(self._active[SERVICE].to_json() | {"projects": projects}, indent=2).encode()
+        file = self._folder / ACTIVE_FILE
+        if not file.exists() or file.read_bytes() != stored:
+            write_whole(file, stored)
 
     def _note(
         self, action: str, scope: str, choice: ModelChoice, reason: str | None, *, refused: str | None = None

@@ -110,10 +110,10 @@ def load_stage(settings: OneModel, checks: StartChecks | None = None) -> tuple[S
     from observer_core.decision.load import load_scorer, replay_golden
 
     run = open_run(settings.run.expanduser())
+    proven = checks is not None and checks.passed(run, settings.backend)
     if checks is not None:
         checks.verify(run)
     scorer = load_scorer(run, backend=settings.backend, verified=checks is not None)
-    proven = checks is not None and checks.passed(run, settings.backend)
     replay_golden(scorer, run, proven=proven)
     if checks is not None and not proven:
         checks.note_passed(run, settings.backend)
