@@ -216,11 +216,9 @@ class Delivery:
 
     def _put_into_spool(self, decided: Decided) -> None:
         decision, candidate = decided.decision, decided.candidate
-        if decision.decision == "keep" and candidate.trace is not None:
-            root = candidate.root_span_id.hex() if candidate.root_span_id else ""
-            self._spool.add_decision(decision, candidate.trace, root_span_id=root)
-        else:
-            self._spool.add_decision(decision)
+        kept = candidate.trace if decision.decision == "keep" else None
+        root = candidate.root_span_id.hex() if candidate.root_span_id else ""
+        self._spool.add_decision(decision, kept, root_span_id=root)
 
     def _set_aside(self, file: Path) -> None:
         """Called where an exception is handled, with the file that has what could not be delivered."""

@@ -10,7 +10,7 @@ import json
 import logging
 import platform
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -40,13 +40,15 @@ class StartChecks:
         self._file = file
         self._passed = _read(file)
         hashing = ThreadPoolExecutor(1, "observer-verify")
-        self._verified: dict[Path, Future[None]] = {run.path: hashing.submit(run.verify) for run in runs}
+        self._under_way = [(run, hashing.submit(run.verify)) for run in runs]
         hashing.shutdown(wait=False)
 
     def verify(self, run: RunDirectory) -> None:
         """As `RunDirectory.verify`, which may be under way."""
-        under_way = self._verified.get(run.path)
-        run.verify() if under_way is None else under_way.result()
+        for known, verified in self._under_way:
+            if known == run:
+                return verified.result()
+        return run.verify()
 
     def passed(self, run: RunDirectory, backend: str) -> bool:
         """Whether this very run has passed its golden replay here, under what is installed now."""
