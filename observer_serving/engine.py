@@ -183,7 +183,6 @@ class Engine:
     def _take_again(self, again: Again, now: float) -> None:
         entry = again.entry
         age = min(max(0.0, (self._clock.now_ns() - entry.received.received_ns) / 1e9), self._max_age)
-        self._tally.received(entry, now)
         for item in entry.received.items:
             recorded = self._record.lookup(item.trace_id)
             if recorded is not None and not self._record.is_settled(recorded):
@@ -262,7 +261,7 @@ class Engine:
         if isinstance(event, Arrived):
             self._take(event.entries, now)
         elif isinstance(event, Again):
-            self._taken_bytes += event.entry.received.size
+            self._taken_bytes += self._tally.received([event.entry], now)
             self._take_again(event, now)
         elif isinstance(event, Resumed):
             self._deliver_again(event, now)
@@ -282,12 +281,11 @@ class Engine:
     # -- stages
 
     def _take(self, entries: list[Logged], now: float) -> None:
-        self._taken_bytes += sum(entry.received.size for entry in entries)
+        self._taken_bytes += self._tally.received(entries, now)
         ids = {item.trace_id for entry in entries for item in entry.received.items}
         new = [trace_id for trace_id in ids if trace_id not in self._assembler and trace_id not in self.in_flight]
         decided = self._record.decided(new) if new else set()
         for entry in entries:
-            self._tally.received(entry, now)
             for item in entry.received.items:
                 try:
                     self._receive(entry, item, now, age=0.0, decided=item.trace_id in decided)
@@ -314,7 +312,7 @@ class Engine:
             self._delivery.add_late(LatePiece(item, entry.segment))
         else:
             if not is_open:
-                self._metrics.traces_received.inc()
+                self._tally.opened()
             for assembled in self._assembler.add(
                 item, received_ns=entry.received.received_ns, segment=entry.segment, now=now, age=age
             ):
@@ -378,6 +376,7 @@ class Engine:
                 tell(decision, scored.candidate)
 
     def _show(self) -> None:
+        self._tally.show()
         self._metrics.traces_open.set(self.open_traces)
         self._metrics.spans_open.set(self._assembler.spans + self.in_flight.spans + self._delivery.late_spans)
         self._metrics.waiting_traces.set(self._scoring.waiting)

@@ -22,11 +22,27 @@ class Tally:
     def __init__(self, metrics: Metrics, stats: Stats) -> None:
         self._metrics = metrics
         self._stats = stats
+        self._opened = 0
 
-    def received(self, entry: Logged, now: float) -> None:
-        """Count the bytes and spans of an entry, of all its traces at once."""
-        self._metrics.bytes_received.inc(entry.received.size)
-        self._spans(sum(item.spans for item in entry.received.items if isinstance(item, Piece)), now)
+    def received(self, entries: list[Logged], now: float) -> int:
+        """Count the bytes and spans of entries, of all their traces at once; returns the bytes."""
+        size = spans = 0
+        for entry in entries:
+            for item in entry.received.items:
+                size += len(item.data)
+                spans += item.spans if isinstance(item, Piece) else 0
+        self._metrics.bytes_received.inc(size)
+        self._spans(spans, now)
+        return size
+
+    def opened(self) -> None:
+        """Count a trace of which the first span came; the metric follows with the others' in `show`."""
+        self._opened += 1
+
+    def show(self) -> None:
+        """Bring the metrics up to what was counted one by one."""
+        self._metrics.traces_received.inc(self._opened)
+        self._opened = 0
 
     def received_json(self, candidate: Candidate, now: float) -> None:
         """Count a trace posted as JSON; one that is posted again does not count."""

@@ -17,9 +17,12 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 from observer_core.errors import InputError
 from observer_core.files import write_whole
 from observer_core.traces.jsonl import LineProblem
-from observer_core.traces.otlp_json import DecodeError, dump_json_message, parse_json_into
+from observer_core.traces.otlp_json import DecodeError, dump_json_message, json_to_wire
 
-__all__ = ["DecodeError", "decode_request", "read_otlp_file", "scan_otlp_file", "split_by_trace", "write_otlp_file"]
+__all__ = [
+    "DecodeError", "decode_request", "parse_request", "protobuf_from_json", "read_otlp_file", "scan_otlp_file",
+    "split_by_trace", "write_otlp_file",
+]  # fmt: skip
 
 ContentType = Literal["protobuf", "json"]
 
@@ -35,17 +38,28 @@ def decode_request(body: bytes, content_type: ContentType) -> ExportTraceService
     Raises:
         DecodeError: the body is not OTLP; for JSON it names the field's path.
     """
-    request = ExportTraceServiceRequest()
-    if not body:
-        return request
-    if content_type == "json":
-        parse_json_into(request, body)
-        return request
+    return parse_request(protobuf_from_json(body) if content_type == "json" else body)
+
+
+def parse_request(body: bytes) -> ExportTraceServiceRequest:
+    """One export request from its protobuf form.
+
+    Raises:
+        DecodeError: that is not what it is.
+    """
     try:
-        request.ParseFromString(body)
+        return ExportTraceServiceRequest.FromString(body)
     except ProtobufDecodeError as error:
         raise DecodeError(f"not a protobuf ExportTraceServiceRequest: {error}; send OTLP traces") from None
-    return request
+
+
+def protobuf_from_json(body: bytes) -> bytes:
+    """The protobuf form of an export request in JSON; an empty body is an empty request.
+
+    Raises:
+        DecodeError: not OTLP/JSON; names the field's path.
+    """
+    return json_to_wire(ExportTraceServiceRequest.DESCRIPTOR, body) if body else b""
 
 
 def scan_otlp_file(path: Path) -> tuple[list[ExportTraceServiceRequest], list[LineProblem]]:

@@ -1,5 +1,6 @@
 """What stands between the acknowledgement and the decision; kept by a log on disk or by NATS JetStream."""
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,11 +91,11 @@ class Buffer(Protocol):
         """Why an entry would be refused now, or `None`."""
         ...
 
-    async def append(self, received: Received) -> None:
-        """Return when the entry is safe.
+    def append(self, received: Received) -> asyncio.Future[None]:
+        """Take an entry; the future is done when it is safe.
 
         Raises:
-            BufferUnavailableError: it is not (disk full, over a limit, shutting down).
+            BufferUnavailableError: it is not (disk full, over a limit, shutting down), at once or by the future.
         """
         ...
 

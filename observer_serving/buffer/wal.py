@@ -95,6 +95,7 @@ class WriteAheadLog:
         self._max_age = max_age
         self._monotonic = monotonic
         self._segments: dict[int, _Segment] = {}
+        self._size = 0  # of all of them; changed under the lock
         self._lock = threading.Condition()
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
@@ -111,7 +112,7 @@ class WriteAheadLog:
     @property
     def size(self) -> int:
         """Bytes of all segments."""
-        return sum(segment.size for segment in list(self._segments.values()))
+        return self._size
 
     @property
     def segments(self) -> int:
@@ -131,6 +132,7 @@ class WriteAheadLog:
             self._next = max(self._next, number + 1)
             # Held once by the reader itself: what is read first may be released before the rest is read.
             segment = self._segments[number] = _Segment(path, size=path.stat().st_size, held=1)
+            self._size += segment.size
             for payload in self._entries(path):
                 received = Received.decode(payload)
                 segment.held += len(received.items)
@@ -161,11 +163,12 @@ class WriteAheadLog:
             return "the write-ahead log has reached its limit (buffer.max_bytes)"
         return None
 
-    async def append(self, received: Received) -> None:
-        """Return when the entry is on disk.
+    def append(self, received: Received) -> asyncio.Future[None]:
+        """Take an entry, on the event loop; the future is done when it is on disk.
 
         Raises:
-            BufferUnavailableError: it is not (disk full, over a limit, shutting down); nothing of it will be decided.
+            BufferUnavailableError: it is not (disk full, over a limit, shutting down), at once or by the future;
+                nothing of it will be decided.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
@@ -178,7 +181,7 @@ class WriteAheadLog:
             self._waiting_bytes += waiting.size
             if len(self._waiting) == 1:  # else the writer knows
                 self._lock.notify()
-        await future
+        return future
 
     def release(self, segment: int, items: int = 1) -> None:
         """Say that `items` items of a segment are no longer needed."""
@@ -254,7 +257,9 @@ class WriteAheadLog:
         with self._lock:
             if number in self._segments:
                 new.replace(segment.path)
-                segment.size = sum(map(len, parts))
+                size = sum(map(len, parts))
+                self._size += size - segment.size
+                segment.size = size
             else:
                 new.unlink()
         return erased
@@ -264,6 +269,7 @@ class WriteAheadLog:
             active = self._writer.number if self._writer else None
             free = [n for n, segment in self._segments.items() if segment.held <= 0 and n != active]
             gone = [self._segments.pop(number) for number in free]
+            self._size -= sum(segment.size for segment in gone)
             if self._nobody_holds_active():
                 self._lock.notify()  # only the writer may close it
         for segment in gone:
@@ -344,7 +350,9 @@ class WriteAheadLog:
         except OSError:
             self._give_up(writer)
             raise
-        writer.segment.size += written
+        with self._lock:
+            writer.segment.size += written
+            self._size += written
         return writer.number
 
     def _give_up(self, writer: _Writer) -> None:

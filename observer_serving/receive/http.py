@@ -1,7 +1,9 @@
 """OTLP/HTTP: what a request on this port must be, and how it is answered. The connection is `OtlpProtocol`'s."""
 
+import asyncio
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from observer_serving.access import Keys
@@ -74,21 +76,19 @@ class OtlpHttp:
             return refused(refusal, request.encoding)
         return None
 
-    async def answer(self, request: Request, body: bytes) -> Answer:
-        """Take the spans in; the answer comes when they are safe. Never raises."""
+    def answer(self, request: Request, body: bytes, reply: Callable[[Answer], None]) -> None:
+        """Take the spans in. `reply` is called with the answer once they are safe, or at once with a refusal."""
         encoding = request.encoding
         assert encoding is not None, "the head has been checked"
         try:
             compression = request.headers.get(b"content-encoding")
             if compression is not None:
                 body = decompress(body, compression.decode("latin-1"), self.max_request)
-            accepted = await self._receiver.accept_spans(body, encoding)
-        except RefusedError as refusal:
-            return refused(refusal, encoding)
-        except Exception:
-            log.exception("cannot answer an OTLP request")
-            return refused(RefusedError(INTERNAL, "a fault in observer; its log says more"), encoding)
-        return Answer(200, encoding, accepted.body(encoding)) if accepted.message else _SUCCESS[encoding]
+            accepting = self._receiver.accept_spans(body, encoding)
+        except Exception as error:
+            reply(_instead(error, encoding))
+        else:
+            accepting.add_done_callback(lambda done: reply(_outcome(done, encoding)))
 
     def _check(self, request: Request) -> None:
         path = request.path.rstrip("/")
@@ -108,6 +108,22 @@ class OtlpHttp:
                 UNSUPPORTED,
                 f"content type {given or '(none)'} is not supported; use application/x-protobuf or application/json",
             )
+
+
+def _outcome(done: asyncio.Future[Accepted], encoding: Encoding) -> Answer:
+    error = asyncio.CancelledError() if done.cancelled() else done.exception()
+    if error is not None:
+        return _instead(error, encoding)
+    accepted = done.result()
+    return Answer(200, encoding, accepted.body(encoding)) if accepted.message else _SUCCESS[encoding]
+
+
+def _instead(error: BaseException, encoding: Encoding) -> Answer:
+    """The answer when an error kept the spans from being taken in."""
+    if isinstance(error, RefusedError):
+        return refused(error, encoding)
+    log.error("cannot answer an OTLP request", exc_info=error)
+    return refused(RefusedError(INTERNAL, "a fault in observer; its log says more"), encoding)
 
 
 def refused(refusal: RefusedError, encoding: Encoding | None) -> Answer:

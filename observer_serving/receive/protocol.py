@@ -179,9 +179,7 @@ class OtlpProtocol(HttpToolsProtocol):
                 self._write(exchange, exchange.answer)
             elif exchange.is_complete:
                 self._answering = True
-                task = self.loop.create_task(self._ask(exchange))
-                self.tasks.add(task)
-                task.add_done_callback(self.tasks.discard)
+                self._ask(exchange)
             else:
                 break
         if len(waiting) > 1:
@@ -189,13 +187,20 @@ class OtlpProtocol(HttpToolsProtocol):
         else:
             self.flow.resume_reading()
 
-    async def _ask(self, exchange: _Exchange) -> None:
+    def _ask(self, exchange: _Exchange) -> None:
         parts, exchange.parts = exchange.parts, []
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         parts.clear()
-        exchange.answer = await self.app.answer(exchange.request, body)
-        self._answering = False
-        self._advance()
+        at_once = True
+
+        def reply(answer: Answer) -> None:
+            exchange.answer = answer
+            self._answering = False
+            if not at_once:  # else who asked looks himself, and does not end up in himself a thousand requests deep
+                self._advance()
+
+        self.app.answer(exchange.request, body, reply)
+        at_once = False
 
     def _write(self, exchange: _Exchange, answer: Answer) -> None:
         closes = not exchange.keep_alive or self._shutting_down

@@ -6,13 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import orjson
-from google.protobuf.message import DecodeError as ProtobufDecodeError
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from observer_core.traces.otlp import DecodeError, decode_request
+from observer_core.traces.otlp import DecodeError, parse_request, protobuf_from_json
 from observer_serving.buffer.protocol import Buffer, BufferUnavailableError
 from observer_serving.buffer.received import JsonTrace, Received
 from observer_serving.clock import Clock
@@ -55,6 +51,9 @@ class Accepted:
         return orjson.dumps({"partialSuccess": partial})
 
 
+_ALL = Accepted(0, "")
+
+
 class Gate:
     """Whether new work is taken at all: not while draining, nor while more than `max_bytes` wait for a decision."""
 
@@ -92,53 +91,79 @@ class Receiver:
         """A trace's JSON as it may be written down."""
         return data if self.redactor is None else self.redactor.trace(data)
 
-    async def accept_spans(self, body: bytes, encoding: Encoding) -> Accepted:
-        """Take an uncompressed request body in.
+    def accept_spans(self, body: bytes, encoding: Encoding) -> asyncio.Future[Accepted]:
+        """Take an uncompressed request body in; the future is done when what is accepted is safe.
+
+        No task of its own for every request: that would cost as much as decoding a small one.
 
         Raises:
-            RefusedError: undecodable (permanent), or overloaded, disk full, draining (retryable).
+            RefusedError: undecodable (permanent), or overloaded, disk full, draining (retryable); at once or by the
+                future.
         """
         self._gate.check()
         received_ns = self._clock.now_ns()
         redactor = self.redactor
         if (encoding == "json" or redactor is not None) and len(body) > _OFF_LOOP_BYTES:
-            loop = asyncio.get_running_loop()
-            result = await loop.run_in_executor(self._large, _decode, body, encoding, redactor)
-        else:
-            result = _decode(body, encoding, redactor)
-        if result.rejected:
-            self._metrics.reject_spans(result.rejected)
-        if result.pieces:
-            await self._log(Received(received_ns, tuple(result.pieces)))
-        return Accepted(result.rejected, result.message)
+            return asyncio.ensure_future(self._accept_large(received_ns, body, encoding, redactor))
+        return self._accept(received_ns, _decode(body, encoding, redactor))
 
-    async def accept_trace(self, trace_id: bytes, data: bytes) -> None:
-        """Take in a trace given as JSON text (already valid).
+    def accept_trace(self, trace_id: bytes, data: bytes) -> asyncio.Future[Accepted]:
+        """Take in a trace given as JSON text (already valid); the future is done when it is safe.
 
         Raises:
-            RefusedError: overloaded, disk full, draining.
+            RefusedError: overloaded, disk full, draining; at once or by the future.
         """
         self._gate.check()
-        await self._log(Received(self._clock.now_ns(), (JsonTrace(trace_id, data),)))
+        return self._log(Received(self._clock.now_ns(), (JsonTrace(trace_id, data),)), _ALL)
 
-    async def _log(self, received: Received) -> None:
+    async def _accept_large(
+        self, received_ns: int, body: bytes, encoding: Encoding, redactor: Redactor | None
+    ) -> Accepted:
+        loop = asyncio.get_running_loop()
+        result = await loop.run_in_executor(self._large, _decode, body, encoding, redactor)
+        return await self._accept(received_ns, result)
+
+    def _accept(self, received_ns: int, result: Cut) -> asyncio.Future[Accepted]:
+        if result.rejected:
+            self._metrics.reject_spans(result.rejected)
+        accepted = Accepted(result.rejected, result.message) if result.message else _ALL
+        if result.pieces:
+            return self._log(Received(received_ns, tuple(result.pieces)), accepted)
+        future: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
+        future.set_result(accepted)
+        return future
+
+    def _log(self, received: Received, accepted: Accepted) -> asyncio.Future[Accepted]:
+        """Done when the entry is safe."""
         try:
-            await self._buffer.append(received)
+            safe = self._buffer.append(received)
         except BufferUnavailableError as error:
-            raise RefusedError(OVERLOADED, f"{error}; send again", retry_after=RETRY_AFTER) from None
+            raise _come_back(error) from None
+        future: asyncio.Future[Accepted] = safe.get_loop().create_future()
+
+        def tell(safe: asyncio.Future[None]) -> None:
+            if safe.cancelled() or future.cancelled():
+                future.cancel()
+            elif (error := safe.exception()) is None:
+                future.set_result(accepted)
+            else:
+                future.set_exception(_come_back(error) if isinstance(error, BufferUnavailableError) else error)
+
+        safe.add_done_callback(tell)
+        return future
+
+
+def _come_back(error: BufferUnavailableError) -> RefusedError:
+    return RefusedError(OVERLOADED, f"{error}; send again", retry_after=RETRY_AFTER)
 
 
 def _decode(body: bytes, encoding: Encoding, redactor: Redactor | None) -> Cut:
     try:
         if encoding == "json":
-            message = decode_request(body, "json")
-            body = message.SerializeToString()
-        else:
-            message = ExportTraceServiceRequest.FromString(body)
+            body = protobuf_from_json(body)
+        message = parse_request(body)
     except DecodeError as error:
         raise RefusedError(BAD_DATA, str(error)) from None
-    except ProtobufDecodeError as error:
-        raise RefusedError(BAD_DATA, f"not a protobuf ExportTraceServiceRequest: {error}; send OTLP traces") from None
     if redactor is not None:
         body = redactor.spans(message, body)
     return cut(message, body)

@@ -149,11 +149,10 @@ def _whole(message: ExportTraceServiceRequest, body: bytes) -> Cut | None:
                 root_ended = root_ended or _is_ended_root(span)
     if trace_id is None or not _is_usable(trace_id, _NO_TRACE):
         return None
-    unique = set(ids)
-    if not all(_is_usable(span_id, _NO_SPAN) for span_id in unique):
+    if not _are_usable(ids):
         return None
     piece = Piece(trace_id, b"".join(ids), root_ended, body)
-    return Cut([piece], len(ids), 0, _in_words(Counter(), len(ids) - len(unique)))
+    return Cut([piece], len(ids), 0, _in_words(Counter(), len(ids) - len(set(ids))))
 
 
 def _is_usable(given: bytes, zero: bytes) -> bool:
@@ -291,6 +290,8 @@ def _refusal(trace_id: bytes, span_id: bytes) -> str:
 
 def _in_words(reasons: Counter[str], repeated: int) -> str:
     """The commonest reasons, few enough that the answer stays far below the 4 MiB a client must accept."""
+    if not reasons and not repeated:
+        return ""
     ranked = reasons.most_common()
     words = [f"{count} span(s) refused: {why}" for why, count in ranked[:_MAX_REASONS]]
     if len(ranked) > _MAX_REASONS:

@@ -58,7 +58,15 @@ class Worker:
         """Take traces in, as a receiver does; returns once they are confirmed."""
         request = make_request(*traces, question=attribute or "Which river?")
         pieces = cut(request, request.SerializeToString()).pieces
-        self.do(self.app.wal.append(Received(time.time_ns(), tuple(pieces))))
+        self.append(Received(time.time_ns(), tuple(pieces)))
+
+    def append(self, received: Received) -> None:
+        """Take an entry in; returns once it is confirmed."""
+
+        async def run() -> None:
+            await self.app.wal.append(received)
+
+        self.do(run())
 
     def decisions(self) -> dict[str, Decision]:
         return {d.trace_id: d for d in self.app.record.find({}, limit=100_000)[0]}

@@ -5,8 +5,10 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
+import kubernetes_validate
 import pytest
 import yaml
 from serving.test_switch import make_run
@@ -80,6 +82,32 @@ def test_compose_and_kubernetes_agree_with_the_settings():
     claims = {claim["metadata"]["name"] for claim in workload["spec"]["volumeClaimTemplates"]}
     assert mounted == claims | {volume["name"] for volume in pod["spec"]["volumes"]}
     assert pod["spec"]["terminationGracePeriodSeconds"] > settings.drain
+
+
+@pytest.mark.parametrize("version", ["1.31", "1.34"])
+def test_kubernetes_accepts_the_manifests(version: str):
+    manifests = [*yaml.safe_load_all((DEPLOY / "kubernetes" / "observer.yaml").read_text())]
+    assert len(manifests) == 2
+    for manifest in manifests:
+        kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_compose_accepts_the_file():
+    checker = Path(sys.executable).with_name("check-jsonschema")
+    done = subprocess.run(
+        [checker, "--builtin-schema", "vendor.compose-spec", DEPLOY / "compose.yaml"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_image_is_built_from_the_packages_alone():
+    """The context is the whole checkout; virtual environments and runs beside the packages are many gigabytes."""
+    rules = [line for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines() if line[:1] != "#"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    needed = {"pyproject.toml", "README.md", "LICENSE", *wheel["packages"], *wheel["force-include"]}
+    assert rules[0] == "*"
+    assert {rule[1:] for rule in rules if rule.startswith("!")} == needed
 
 
 def test_the_collector_balances_by_trace_id_and_loses_nothing_while_a_replica_restarts():

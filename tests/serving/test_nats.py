@@ -116,11 +116,7 @@ def test_a_trace_larger_than_a_message_goes_in_pieces(worker: Callable[..., Work
     trace_id, span_ids = new_trace(2)
     one.send((trace_id, span_ids), attribute="x" * (3 << 20))
     one.send((trace_id, span_ids), attribute="x" * (3 << 20))
-    one.do(
-        one.app.wal.append(
-            Received(1, (JsonTrace(b"j" * 16, b'{"question":"q","final_answer":"%s"}' % (b"a" * 1_500_000)),))
-        )
-    )
+    one.append(Received(1, (JsonTrace(b"j" * 16, b'{"question":"q","final_answer":"%s"}' % (b"a" * 1_500_000)),)))
     wait_until(lambda: len(one.decisions()) == 2, seconds=60)
     assert one.decisions()[trace_id.hex()].spans == 2
     wait_until(lambda: one.buffer.segments == 0, seconds=60)

@@ -318,10 +318,15 @@ def test_C9_what_the_http_server_refuses_is_a_status_too(
 
 
 @pytest.mark.parametrize("content_type", [PROTOBUF, JSON])
-def test_C9_a_fault_of_ours_is_500_with_a_status(content_type: str):
+@pytest.mark.parametrize("when", ["at once", "later"])
+def test_C9_a_fault_of_ours_is_500_with_a_status(content_type: str, when: str):
     class Broken:
-        async def accept_spans(self, body: bytes, encoding: str) -> None:
-            raise RuntimeError("a bug")
+        def accept_spans(self, body: bytes, encoding: str) -> asyncio.Future[None]:
+            if when == "at once":
+                raise RuntimeError("a bug")
+            future = asyncio.get_running_loop().create_future()
+            future.set_exception(RuntimeError("a bug"))
+            return future
 
     app = OtlpHttp(Broken(), Keys(Settings()), max_request=1000)  # pyright: ignore[reportArgumentType]
 

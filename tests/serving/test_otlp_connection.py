@@ -99,3 +99,9 @@ def test_a_head_begun_behind_a_large_body_is_measured_by_itself(shared_service: 
 def test_a_head_beyond_the_limit_is_refused_although_it_comes_whole(shared_service: Service, before: int):
     large = whole(spans(), b"x: y\r\n" * (100_000 // 6))
     assert exchange(shared_service, [whole(spans()) * before + large]) == [200] * before + [431]
+
+
+def test_thousands_of_refusals_in_one_read_are_answered_in_order(shared_service: Service):
+    refused, accepted = whole(b"\xff"), whole(spans())
+    pipelined = refused * 1500 + accepted + whole(b"\xff", b"connection: close\r\n")
+    assert exchange(shared_service, [pipelined]) == [400] * 1500 + [200, 400]

@@ -31,6 +31,15 @@ def entry(number: int, size: int = 10) -> Received:
     return Received(1000 + number, (piece(number, bytes([number % 256]) * size), piece(number + 1000)))
 
 
+def append(log: WriteAheadLog, received: Received) -> None:
+    """Append one entry and wait until it is safe."""
+
+    async def run() -> None:
+        await log.append(received)
+
+    asyncio.run(run())
+
+
 def write(folder: Path, entries: list[Received], **options) -> list[Logged]:
     """Append the entries, half of them at once, through a fresh log; returns what was committed, in order."""
     committed: list[Logged] = []
@@ -162,9 +171,9 @@ def test_what_the_disk_does_not_confirm_is_refused_and_gone(tmp_path: Path, monk
     log = WriteAheadLog(tmp_path, committed.extend)
     log.start()
     with pytest.raises(BufferUnavailableError, match="Input/output error"):
-        asyncio.run(log.append(entry(1)))
+        append(log, entry(1))
     fails = False
-    asyncio.run(log.append(entry(2)))
+    append(log, entry(2))
     log.close()
     assert [one.received for one in committed] == [entry(2)]
     assert read(tmp_path)[0] == [entry(2)], "a refused entry must not come back: its client sends it again"
@@ -252,7 +261,7 @@ def test_limits_refuse_before_anything_is_written(tmp_path: Path):
     asyncio.run(run())
     log.close()
     with pytest.raises(BufferUnavailableError, match="shutting down"):
-        asyncio.run(log.append(entry(3)))
+        append(log, entry(3))
 
 
 def test_the_segment_written_to_goes_too_once_nobody_holds_it(tmp_path: Path):
@@ -260,7 +269,7 @@ def test_the_segment_written_to_goes_too_once_nobody_holds_it(tmp_path: Path):
     log = WriteAheadLog(tmp_path, committed.extend)
     log.start()
     for number in range(3):
-        asyncio.run(log.append(entry(number)))
+        append(log, entry(number))
         assert len(list(tmp_path.glob("*.wal"))) == 1
         log.release(committed[-1].segment, 2)
         wait_until(lambda: list(tmp_path.glob("*.wal")) == [])
@@ -274,7 +283,7 @@ def test_no_segment_is_written_to_for_longer_than_its_age(tmp_path: Path):
     log = WriteAheadLog(tmp_path, committed.extend, max_age=60, monotonic=clock.monotonic)
     log.start()
     for _ in range(4):
-        asyncio.run(log.append(entry(1)))
+        append(log, entry(1))
         clock.advance(31)
     log.close()
     assert [one.segment for one in committed] == [1, 1, 2, 2]

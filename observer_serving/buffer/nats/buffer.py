@@ -128,11 +128,14 @@ class NatsBuffer:
             return "too much is waiting for NATS"
         return None
 
-    async def append(self, received: Received) -> None:
+    def append(self, received: Received) -> asyncio.Future[None]:
         why = "the service is shutting down" if self._stopping else self.refuses()
         if why is not None:
             raise BufferUnavailableError(why)
         self._waiting += received.size
+        return asyncio.get_running_loop().create_task(self._append(received))
+
+    async def _append(self, received: Received) -> None:
         try:
             await self._link.call_async(self._publish(received))
         except (LinkError, NatsError) as error:
