@@ -21,14 +21,11 @@ def register(app: typer.Typer) -> None:
         ] = False,
     ) -> None:
         """Receive traces, score them, keep the suspicious ones. SIGHUP reads the settings again."""
-        from observer_serving.process import begin
-        from observer_serving.process import serve as run_process
-
-        begin()
         from observer_core.home import Home
         from observer_serving import logs
         from observer_serving.config import read_settings
         from observer_serving.loading import Loading
+        from observer_serving.process import serve as run_process
 
         settings = read_settings(config)
         if check:
