@@ -21,7 +21,7 @@ from typing import Any
 from observer_core.errors import InputError
 from observer_core.home import Home
 from observer_serving.access import Keys
-from observer_serving.active import Loading, Switchboard, policies_of
+from observer_serving.active import policies_of
 from observer_serving.api.app import build_api
 from observer_serving.api.parts import Parts
 from observer_serving.assemble import Assembler
@@ -37,6 +37,7 @@ from observer_serving.evaluate import Evaluators
 from observer_serving.export import Exporter, make_exporter
 from observer_serving.export.queue import EXPORT_FOLDER
 from observer_serving.listen import GrpcListener, HttpListener, bind
+from observer_serving.loading import Loading
 from observer_serving.lock import hold
 from observer_serving.metrics import Metrics
 from observer_serving.notify import Notifier, trace_url
@@ -50,6 +51,7 @@ from observer_serving.score import Scoring, patience
 from observer_serving.spool import Spool
 from observer_serving.stats import Stats
 from observer_serving.storage import open_storage
+from observer_serving.switchboard import Switchboard
 from observer_serving.undeliverable import UNDELIVERABLE_FOLDER, Undeliverable
 from observer_serving.uploads import Uploads
 
@@ -168,6 +170,7 @@ class App:
             switchboard=self._switchboard,
             eraser=self._eraser,
             exporters=self.exporters,
+            undeliverable=undeliverable,
             metrics=metrics,
             stats=stats,
             clock=clock,

@@ -8,11 +8,12 @@ from pathlib import Path
 from observer_core.decision.golden import golden_traces
 from observer_core.errors import ObserverError
 from observer_core.home import Home
-from observer_serving.active import load_models, read_active
+from observer_serving.active import read_active
 from observer_serving.config import Settings
 from observer_serving.evaluate import Evaluators
 from observer_serving.export import make_exporter
 from observer_serving.listen import check_tls
+from observer_serving.loading import load_models
 from observer_serving.metrics import Metrics
 from observer_serving.score import LoadedModel, Stage
 

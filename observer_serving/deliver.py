@@ -3,8 +3,8 @@
 Decisions are delivered in the order of their rows; a large trace is written into the exporters' queues beside the
 engine, and those after it wait, decided, until that is done. A row is *settled* once every exporter has it in its own
 queue on disk and the spool's files are sealed; only then is the log allowed to forget the spans. A crash before that
-delivers again from the log with the recorded decision: at least once, the same decision, the same span ids. A trace
-that cannot be delivered for a fault of ours is set aside on disk, or nothing behind it would ever be.
+delivers again from the log with the recorded decision: at least once, the same decision, the same span ids. A trace, or
+late spans, that cannot be delivered for a fault of ours are set aside on disk, or nothing behind them would ever be.
 """
 
 import logging
@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 from observer_core.decisions import Decision
 from observer_core.errors import ObserverError
@@ -133,9 +134,8 @@ class Delivery:
             except DISK_ERRORS:
                 raise
             except Exception:
-                self._metrics.faults.inc()
-                file = self._undeliverable.put(self._waiting[0].candidate)
-                log.exception("a fault while delivering trace %s, set aside in %s", file.stem, file)
+                self._set_aside(self._undeliverable.put(self._waiting[0].candidate))
+                self._spool.add_decision(self._waiting[0].decision)
             decided = self._waiting.popleft()
             self._head_submitted.clear()
             self.pending_bytes -= decided.candidate.size
@@ -216,10 +216,14 @@ class Delivery:
 
     def _put_into_spool(self, decided: Decided) -> None:
         decision, candidate = decided.decision, decided.candidate
-        if decision.decision == "keep" and candidate.trace is not None:
-            root = candidate.root_span_id.hex() if candidate.root_span_id else ""
-            self._spool.add_trace(candidate.trace, decision, root_span_id=root)
-        self._spool.add_decision(decision)
+        kept = candidate.trace if decision.decision == "keep" else None
+        root = candidate.root_span_id.hex() if candidate.root_span_id else ""
+        self._spool.add_decision(decision, kept, root_span_id=root)
+
+    def _set_aside(self, file: Path) -> None:
+        """Called where an exception is handled, with the file that has what could not be delivered."""
+        self._metrics.faults.inc()
+        log.exception("a fault while delivering trace %s, set aside in %s", file.name.partition(".")[0], file)
 
     def _deliver_late(self) -> None:
         """Forward or drop late spans; spans their trace already has are only counted as duplicates."""
@@ -248,7 +252,13 @@ class Delivery:
         verdict = decision.decision
         self._metrics.spans_late.labels(verdict).inc(len(fresh))
         (self._metrics.spans_kept if verdict == "keep" else self._metrics.spans_dropped).inc(len(fresh))
-        if verdict == "keep":
+        if verdict != "keep":
+            return
+        try:
             spans = parse_spans(piece.data, only=fresh)
             for exporter in self._exporters:
                 exporter.submit(ExportItem(None, spans))
+        except DISK_ERRORS:
+            raise
+        except Exception:
+            self._set_aside(self._undeliverable.put_late(piece))

@@ -16,13 +16,12 @@ import numpy as np
 import orjson
 
 from observer_core.errors import ObserverError
-from observer_core.rewards import find_rewards
-from observer_core.rewards.grade import Graded, grade
 from observer_serving.candidate import Candidate
 from observer_serving.config import EvaluatorsSettings
 from observer_serving.metrics import Metrics
 
 if TYPE_CHECKING:
+    from observer_core.rewards.grade import Graded
     from observer_core.rewards.pool import RewardPool
 
 log = logging.getLogger(__name__)
@@ -59,6 +58,8 @@ class Evaluators:
     ) -> None:
         self.deadline = settings.deadline
         self._settings = settings
+        from observer_core.rewards import find_rewards  # here: most services have no evaluators
+
         self._rewards = find_rewards(f"{name}={spec}" for name, spec in settings.rewards.items())
         self._on_evaluated = on_evaluated
         self._metrics = metrics
@@ -136,9 +137,11 @@ class Evaluators:
             "extra": _json(given),
         }
 
-    def _grade(self, rows: list[dict[str, Any]]) -> Graded:
+    def _grade(self, rows: list[dict[str, Any]]) -> "Graded":
         plain = self._settings.answers == "text"
         if all(reward.builtin for reward in self._rewards):
+            from observer_core.rewards.grade import grade
+
             return grade(self._rewards, rows, plain=plain)
         import pyarrow as pa
 
@@ -156,7 +159,7 @@ class Evaluators:
             raise
         return graded
 
-    def _values(self, graded: Graded, trace_ids: Sequence[str]) -> list[Values]:
+    def _values(self, graded: "Graded", trace_ids: Sequence[str]) -> list[Values]:
         failed = {(failure.row, failure.reward) for failure in graded.failures}
         for failure in graded.failures:
             self._metrics.evaluator_failures.labels(failure.reward, failure.kind).inc()

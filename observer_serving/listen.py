@@ -104,7 +104,7 @@ class HttpListener:
     async def start(self) -> None:
         self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
         while not self._server.started and not self._task.done():
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.001)
 
     async def stop(self) -> None:
         self._server.should_exit = True

@@ -48,7 +48,7 @@ class Metrics:
             "evaluator_failures", "Values that evaluators did not give, by why", "evaluator", "kind"
         )
         self.normalise_failures = counter("normalise_failures", "Traces that could not be read as an agent run")
-        self.faults = counter("faults", "Faults of observer's own; what they met waits in the log for a restart")
+        self.faults = counter("faults", "Faults of observer's own; what they met waits in the log, or is set aside")
         self.without_answer = counter("traces_without_answer", "Traces in which no final answer was found, scored so")
         self.model_switches = counter("model_switches", "Switches of the model, by result", "result")
         self.keep_probability = counter("keep_probability_sum", "Sum of the keep probabilities of all decisions")
@@ -60,6 +60,7 @@ class Metrics:
             "observer_decision_seconds", "Completion of a trace to its decision", buckets=_SECONDS, registry=registry
         )
         self.wal_bytes = gauge("wal_bytes", "Bytes of the write-ahead log on disk")
+        self.undeliverable_files = gauge("undeliverable_files", "Traces and late spans that were set aside")
         self.wal_damaged_bytes = gauge("wal_damaged_bytes", "Bytes of the log that could not be read back at start")
         self.waiting_traces = gauge("waiting_traces", "Complete traces that wait for the scorer")
         self.held_bytes = gauge("held_bytes", "Bytes of traces not decided yet")

@@ -1,4 +1,5 @@
-"""What is kept for how long: old decisions, spool files and dead letters are removed in small steps."""
+"""What is kept for how long: old decisions, files of the spool and what was set aside, and dead letters are removed in
+small steps."""
 
 import logging
 import threading
@@ -11,6 +12,7 @@ from observer_serving.config import RetentionSettings
 from observer_serving.engine import Engine
 from observer_serving.export.queue import EXPORT_FOLDER
 from observer_serving.spool import Spool
+from observer_serving.undeliverable import UNDELIVERABLE_FOLDER, Undeliverable
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +40,7 @@ class Retention:
         self._record = record
         self._spool = spool
         self._clock = clock
+        self._undeliverable = Undeliverable(folder / UNDELIVERABLE_FOLDER)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="observer-retention", daemon=True)
 
@@ -62,7 +65,9 @@ class Retention:
                 total += gone
             _say(total, "decisions", settings.decisions)
         if settings.spool is not None:
-            _say(self._spool.remove_before(now_ns / 1e9 - settings.spool), "spool files", settings.spool)
+            before = now_ns / 1e9 - settings.spool
+            _say(self._spool.remove_before(before), "spool files", settings.spool)
+            _say(self._undeliverable.remove_before(before), "traces set aside", settings.spool)
         if settings.dead_letters is not None:
             _say(self._remove_dead(now_ns / 1e9 - settings.dead_letters), "dead letters", settings.dead_letters)
 

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,8 @@ _TABLES = (DECISIONS, EXPORTS, TRACES)
 class Spool:
     """Collects rows and seals them; may be used from any thread.
 
-    A table is sealed as soon as it has `max_rows` rows or its oldest row is `max_age_s` old; age is looked at with
-    every row added and with every `seal_due`, which the owner calls now and then so that a quiet service seals too.
+    A table is due when it has `max_rows` rows or its oldest row is `max_age_s` old. It is sealed before the next row is
+    added (one that is refused has not been taken), or by `seal_due`, for a quiet service.
     """
 
     def __init__(
@@ -41,13 +41,22 @@ class Spool:
         self._rows: dict[str, list[dict[str, Any]]] = {table: [] for table in _TABLES}
         self._since: dict[str, float] = {}
 
-    def add_decision(self, decision: Decision) -> None:
-        """One row of `decisions/`.
+    def add_decision(self, decision: Decision, trace: Trace | None = None, *, root_span_id: str = "") -> None:
+        """One row of `decisions/` and, with a kept trace, one of `traces/`.
 
         Raises:
-            ObserverError: a file was due and the disk refused it; the rows stay and the next call tries again.
+            ObserverError: a file was due and the disk refused it; nothing was added, the rows before stay.
         """
-        self._add(DECISIONS, decision_row(decision))
+        rows = {DECISIONS: decision_row(decision)}
+        if trace is not None:
+            rows[TRACES] = {
+                "trace_id": decision.trace_id,
+                "root_span_id": root_span_id,
+                "project": decision.project,
+                "decided_at": decision.decided_at,
+                "trace": json.dumps(trace.to_json()),
+            }
+        self._add(rows)
 
     def add_shadow(self, trace_id: str, name: str, score: dict[str, Any]) -> bool:
         """Complete a decision that is in no sealed file yet; whether there was one."""
@@ -57,33 +66,22 @@ class Spool:
                 row["shadow"] = json.dumps(json.loads(row["shadow"]) | {name: score}, separators=(",", ":"))
             return row is not None
 
-    def add_trace(self, trace: Trace, decision: Decision, *, root_span_id: str) -> None:
-        """A kept trace, as one row of `traces/`; raises as `add_decision`."""
-        self._add(
-            TRACES,
-            {
-                "trace_id": decision.trace_id,
-                "root_span_id": root_span_id,
-                "project": decision.project,
-                "decided_at": decision.decided_at,
-                "trace": json.dumps(trace.to_json()),
-            },
-        )
-
     def add_export(self, *, trace_id: str, exporter: str, outcome: str, spans: int, at: str) -> None:
         """A later outcome, as one row of `exports/`; raises as `add_decision`."""
         row = {"trace_id": trace_id, "exporter": exporter, "outcome": outcome, "spans": spans, "at": at}
-        self._add(EXPORTS, row)
+        self._add({EXPORTS: row})
 
     def seal_due(self) -> None:
-        """Seal the tables whose oldest row has reached the age; raises as `add_decision`."""
+        """Seal the tables that are due.
+
+        Raises:
+            ObserverError: the disk refused one; its rows stay.
+        """
         with self._lock:
-            for table in _TABLES:
-                if self._is_due(table):
-                    self._seal(table)
+            self._seal_due(_TABLES)
 
     def flush(self) -> None:
-        """Seal everything; after it returns every row added before is on disk. Raises as `add_decision`."""
+        """Seal everything; after it returns every row added before is on disk. Raises as `seal_due`."""
         with self._lock:
             for table in _TABLES:
                 self._seal(table)
@@ -111,12 +109,17 @@ class Spool:
         """Rows that are in no sealed file yet."""
         return sum(len(rows) for rows in self._rows.values())
 
-    def _add(self, table: str, row: dict[str, Any]) -> None:
+    def _add(self, rows: Mapping[str, dict[str, Any]]) -> None:
+        """A row for each of these tables, or none at all."""
         with self._lock:
-            rows = self._rows[table]
-            if not rows:
-                self._since[table] = self._monotonic()
-            rows.append(row)
+            self._seal_due(rows)
+            for table, row in rows.items():
+                if not self._rows[table]:
+                    self._since[table] = self._monotonic()
+                self._rows[table].append(row)
+
+    def _seal_due(self, tables: Iterable[str]) -> None:
+        for table in tables:
             if self._is_due(table):
                 self._seal(table)
 

@@ -49,12 +49,18 @@ async def run_question(
     from observer_pipeline.agent.tools import ParagraphIndex, Toolbox
 
     done = injection or Injection("none", {})
+    fault = done.kind if injection and not done.harmless else None
     spec = options.weak_model if done.weak else options.model
-    model = build_model(spec, seed=options.seed)
+    # One thing goes wrong in a seeded run: of two mistakes over a yes or no the second would put the first right.
+    model = build_model(spec, seed=options.seed, errs=fault is None or done.weak)
     if done.model is not None:
         model = done.model(model)
     toolbox = Toolbox(
-        index or ParagraphIndex(question.paragraphs), options.tool_calls, pages=done.pages, results=done.results
+        index or ParagraphIndex(question.paragraphs),
+        options.tool_calls,
+        pages=done.pages,
+        late=done.late,
+        results=done.results,
     )
     run = await run_agent(
         question.question,
@@ -65,7 +71,6 @@ async def run_question(
         seed=f"{options.seed}:{question.qid}" if options.reproducible else None,
     )
     gold = gold_label(run.cleaned, question.answer, question.aliases)
-    fault = done.kind if injection and not done.harmless else None
     trace = Trace(
         question=run.question,
         final_answer=run.answer,

@@ -42,14 +42,16 @@ class ParagraphIndex:
 class Toolbox:
     """The tools of one run.
 
-    `pages` says what is found in the place of the paragraph with a title (None: nothing), and `results` changes what
-    the tools hand back. This is how faults in the evidence enter, so that the trace shows only what a tool returned.
+    `pages` says what is found in the place of the paragraph with a title (None: nothing), `late` names one that is not
+    found the first time it should be, and `results` changes what the tools hand back. This is how faults in the
+    evidence enter, so that the trace shows only what a tool returned.
     """
 
     index: ParagraphIndex
     max_calls: int
     top_k: int = TOP_K
     pages: Mapping[str, Paragraph | None] = field(default_factory=dict)
+    late: str | None = None
     results: ResultFault | None = None
     calls: int = 0
 
@@ -82,13 +84,19 @@ class Toolbox:
         return self.results(self.calls - 1, tool, result) if self.results else result
 
     def _found(self, query: str) -> list[Paragraph]:
-        hidden = sum(page is None for page in self.pages.values())
-        found = [self.pages.get(p.title, p) for p in self.index.search(query, self.top_k + hidden)]
+        hidden = sum(page is None for page in self.pages.values()) + (self.late is not None)
+        best = self.index.search(query, self.top_k + hidden)
+        if self.late in [page.title for page in best[: self.top_k]]:
+            best = [page for page in best if page.title != self.late]
+            self.late = None
+        found = [self.pages.get(page.title, page) for page in best]
         return [page for page in found if page is not None][: self.top_k]
 
     def _page(self, title: str) -> dict[str, Any]:
         paragraph = self.index.lookup(title)
         shown = self.pages.get(paragraph.title, paragraph) if paragraph else None
+        if shown and shown.title == self.late:
+            shown = self.late = None
         return _shown(shown) if shown else {"error": f"There is no paragraph titled {title!r}. Try search."}
 
 

@@ -132,7 +132,7 @@ class Facts:
     def mouth(self) -> str:
         """A body of water that a river may flow into."""
         made = self.names.word()
-        if self.rng.random() < 0.4:
+        if self.rng.random() < 0.8:
             return f"the {self.names.pattern('river', made, avoid=frozenset())}"
         return self.rng.choice((f"the {made} Sea", f"Lake {made}", f"the Gulf of {made}", f"the Bay of {made}"))
 

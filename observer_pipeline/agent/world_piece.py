@@ -103,10 +103,12 @@ class Piece:
         lead_only = (wanted - in_slots) | ({"alias"} if entity in self.alias_needed else set())
         lead = rng.choice([text for text in LEADS[entity.kind] if lead_only <= stated(text)])
         in_lead = stated(lead)
+        must = [phrasings for attributes, phrasings in SLOTS[entity.kind] if wanted & set(attributes) - in_lead]
+        may = [phrasings for attributes, phrasings in SLOTS[entity.kind] if not (wanted | in_lead) & set(attributes)]
+        # How much it states is drawn before what it must state counts: no paragraph is longer for being needed.
+        count = max(2, sum(rng.random() < 0.7 for _ in (*must, *may)))
         slots = [
-            rng.choice(phrasings)
-            for attributes, phrasings in SLOTS[entity.kind]
-            if wanted & set(attributes) - in_lead or (not in_lead & set(attributes) and rng.random() < 0.7)
+            rng.choice(phrasings) for phrasings in must + rng.sample(may, max(0, min(len(may), count - len(must))))
         ]
         rng.shuffle(slots)
         sentences, where = [], {}

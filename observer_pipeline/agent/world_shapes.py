@@ -130,7 +130,7 @@ def compare(piece: Piece) -> Shape:
         type="comparison",
         aliases=(piece.text(winner, "alias"),) if winner in piece.alias_needed else (),
         skipped_hop=rng.choice(smaller if want_larger else larger).format(a=a, b=b),
-        sibling=_pair_sibling(piece, pair, attribute, a, b),
+        sibling=_sum_sibling(piece, pair, attribute, a, b) or _pair_sibling(piece, pair, attribute, a, b),
     )
 
 
@@ -204,7 +204,7 @@ def calculate(piece: Piece) -> Shape:
         facts=[(e, attribute, piece.alternatives(e, attribute)) for e in pair],
         type="comparison",
         skipped_hop=_pair_sibling(piece, pair[:1], "", a, b),
-        sibling=_pair_sibling(piece, pair, attribute, a, b),
+        sibling=rng.choice(rng.choice(COMPARISONS[kind, attribute])).format(a=a, b=b),
     )
 
 
@@ -230,6 +230,16 @@ def _pair_sibling(piece: Piece, pair: list[Entity], attribute: str, a: str, b: s
     """Another question about one of the two."""
     entity, phrase = piece.rng.choice(list(zip(pair, (a, b), strict=False)))
     return _sibling(piece, entity, attribute, phrase)
+
+
+def _sum_sibling(piece: Piece, pair: list[Entity], attribute: str, a: str, b: str) -> str | None:
+    """What could be calculated from the two, if anything."""
+    forms = SUMS.get((pair[0].kind, attribute))
+    if forms is None:
+        return None
+    if size(piece.text(pair[0], attribute)) < size(piece.text(pair[1], attribute)):
+        a, b = b, a
+    return piece.rng.choice(piece.rng.choice(forms)[1]).format(a=a, b=b)
 
 
 def _closed_sibling(

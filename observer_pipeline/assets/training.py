@@ -114,11 +114,14 @@ def _train_lora(
     warehouse: Warehouse,
     mlflow: MlflowResource,
 ) -> dg.MaterializeResult:
-    from observer_core.decision.train import TrainOptions
+    from observer_core.decision.training.options import TrainOptions, refuse_idle
 
     chosen = config.chosen()
     if config.start == "champion":
-        chosen["init_from"] = champion_run(family, Registry(mlflow, warehouse), home)
+        champion = champion_run(family, Registry(mlflow, warehouse), home)
+        if champion is not None:
+            refuse_idle(family, chosen)
+        chosen["init_from"] = champion
     trained = train_family(
         context,
         TrainOptions(family=family, **chosen),

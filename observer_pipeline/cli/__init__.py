@@ -3,10 +3,12 @@
 import importlib
 import sys
 from collections.abc import Sequence
-
-import typer
+from typing import TYPE_CHECKING
 
 from observer_core.errors import ObserverError
+
+if TYPE_CHECKING:
+    import typer
 
 SERVE = "serve"
 GROUPS = (
@@ -15,8 +17,10 @@ GROUPS = (
 )  # fmt: skip
 
 
-def build_app(groups: Sequence[str] = GROUPS) -> typer.Typer:
+def build_app(groups: Sequence[str] = GROUPS) -> "typer.Typer":
     """The commands of these modules in one application."""
+    import typer
+
     app = typer.Typer(
         name="observer",
         help="Decides which LLM-agent traces a person should look at.",
@@ -35,9 +39,14 @@ def build_app(groups: Sequence[str] = GROUPS) -> typer.Typer:
 
 def main() -> None:
     """Run the command line: errors are one line on stderr, exit 2 for bad input, 1 for a failed run."""
+    groups = GROUPS
+    if sys.argv[1:2] == [SERVE]:  # the service starts twice as fast without the other commands
+        from observer_serving.process import begin
+
+        begin()
+        groups = (SERVE,)
     try:
-        # The service starts twice as fast without the other commands.
-        build_app((SERVE,) if sys.argv[1:2] == [SERVE] else GROUPS)()
+        build_app(groups)()
     except ObserverError as error:
         print(f"observer: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -52,9 +52,13 @@ def train(
     replay_rows: Annotated[int | None, typer.Option(help="That many of them instead of a share")] = None,
     epochs: Annotated[float | None, typer.Option(help="Passes over the training rows")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate of LoRA and head together")] = None,
-    head_epochs: Annotated[float | None, typer.Option(help="Passes of a new head alone, before LoRA")] = None,
-    head_lr: Annotated[float | None, typer.Option(help="Learning rate of the head alone")] = None,
-    lora_rank: Annotated[int | None, typer.Option(help="Rank of the adapters")] = None,
+    head_epochs: Annotated[
+        float | None, typer.Option(help="Passes of a new head alone, before LoRA; not with --init-from")
+    ] = None,
+    head_lr: Annotated[
+        float | None, typer.Option(help="Learning rate of a new head alone; not with --init-from")
+    ] = None,
+    lora_rank: Annotated[int | None, typer.Option(help="Rank of the adapters; Kev: not with --init-from")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Tokens of a row: question, options, state")] = None,
     batch_tokens: Annotated[int | None, typer.Option(help="Padded tokens computed at once, so memory")] = None,
     accumulate: Annotated[int | None, typer.Option(help="Batches whose gradients make one optimiser step")] = None,
@@ -98,9 +102,9 @@ def train(
         raise InputError("--replay-share and --replay-rows need --replay SRC; name the earlier traces")
     if replay_share is not None and replay_rows is not None:
         raise InputError("--replay-share and --replay-rows contradict each other; give one of them")
-    from observer_core.decision.training.options import TrainOptions
+    from observer_core.decision.training.options import TrainOptions, refuse_idle
 
-    given = {
+    values = {
         "epochs": epochs,
         "learning_rate": lr,
         "head_epochs": head_epochs,
@@ -115,6 +119,9 @@ def train(
         "checkpoint_seconds": checkpoint_seconds,
         "checkpoint_steps": checkpoint_steps,
     }
+    given = {name: value for name, value in values.items() if value is not None}
+    if init_from is not None:
+        refuse_idle(family, given)
     options = TrainOptions(
         family=family,
         preset=preset,
@@ -128,7 +135,7 @@ def train(
         onnx=onnx,
         int8=int8,
         weights=weights,
-        **{name: value for name, value in given.items() if value is not None},
+        **given,
     )
     headers = dict(pairs("--otlp-header", otlp_header))
     mlflow_uri = mlflow_address()

@@ -1,6 +1,5 @@
 """`observer serve`: the service."""
 
-import gc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,11 +21,10 @@ def register(app: typer.Typer) -> None:
         ] = False,
     ) -> None:
         """Receive traces, score them, keep the suspicious ones. SIGHUP reads the settings again."""
-        gc.disable()  # nothing of what is imported now is garbage; a process that serves turns it on again
         from observer_core.home import Home
         from observer_serving import logs
-        from observer_serving.active import Loading
         from observer_serving.config import read_settings
+        from observer_serving.loading import Loading
         from observer_serving.process import serve as run_process
 
         settings = read_settings(config)
@@ -35,7 +33,7 @@ def register(app: typer.Typer) -> None:
             return
         logs.configure()
         home = Home.from_env()
-        # Loading a model is native code's work, importing the web servers Python's: both at once take half as long.
+        # Loading is mostly native code's work, importing the web servers Python's: both at once take half as long.
         loading = Loading(home.ensure(home.serving), settings)
         from observer_serving.app import create_app
 

@@ -27,6 +27,7 @@ def router(parts: Parts) -> APIRouter:
             wal_bytes=parts.wal.size,
             wal_segments=parts.wal.segments,
             wal_damaged_bytes=sum(damage.size for damage in parts.wal.damage),
+            undeliverable=parts.undeliverable.count(),
             waiting_for_scorer=parts.scoring.waiting,
             model=model.model if model else "loading",
             model_version=model.model_version if model else "",
@@ -40,6 +41,7 @@ def router(parts: Parts) -> APIRouter:
         """Prometheus text format."""
         parts.metrics.wal_bytes.set(parts.wal.size)
         parts.metrics.wal_damaged_bytes.set(sum(damage.size for damage in parts.wal.damage))
+        parts.metrics.undeliverable_files.set(parts.undeliverable.count())
         parts.metrics.threshold.set(parts.decider.threshold())
         return Response(parts.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 

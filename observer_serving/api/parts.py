@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from observer_serving.active import Switchboard
 from observer_serving.buffer.protocol import Buffer
 from observer_serving.buffer.record import DecisionRecord
 from observer_serving.clock import Clock
@@ -16,6 +15,8 @@ from observer_serving.metrics import Metrics
 from observer_serving.receive.receiver import Gate, Receiver
 from observer_serving.score import Scoring
 from observer_serving.stats import Stats
+from observer_serving.switchboard import Switchboard
+from observer_serving.undeliverable import Undeliverable
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class Parts:
     switchboard: Switchboard
     eraser: Eraser
     exporters: Sequence[Exporter]
+    undeliverable: Undeliverable
     metrics: Metrics
     stats: Stats
     clock: Clock

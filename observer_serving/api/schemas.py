@@ -156,6 +156,7 @@ class StatsBody(BaseModel):
     wal_bytes: int
     wal_segments: int
     wal_damaged_bytes: int
+    undeliverable: int = Field(description="Files of traces and late spans set aside for a fault of observer's")
     waiting_for_scorer: int
     model: str
     model_version: str

@@ -3,6 +3,7 @@
 import struct
 from dataclasses import dataclass
 
+from observer_serving.buffer.segments import framed, payloads
 from observer_serving.receive.wire import SPAN_ID_BYTES, TRACE_ID_BYTES, Piece
 
 _HEAD = struct.Struct("<BQI")  # kind, received_ns, number of items
@@ -65,3 +66,16 @@ class Received:
                 items.append(JsonTrace(trace_id, data[start : start + length]))
             position = start + length
         return cls(received_ns, tuple(items))
+
+
+def without_trace(segment: bytes, trace_id: bytes) -> tuple[bytes, int]:
+    """A segment of the log without a trace's items, and how many those were."""
+    erased = 0
+    parts: list[bytes] = []
+    for payload in payloads(segment):
+        received = Received.decode(payload)
+        kept = tuple(item for item in received.items if item.trace_id != trace_id)
+        erased += len(received.items) - len(kept)
+        if kept:
+            parts += framed(Received(received.received_ns, kept).encode())
+    return b"".join(parts), erased

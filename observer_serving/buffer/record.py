@@ -3,9 +3,10 @@
 SQLite in write-ahead mode under `serving/`. The index of trace ids is what makes a second decision impossible, one
 process per file given; the span ids in the row tell a late span from one that was decided or is sent again. Rows are
 settled in order: all rows up to the settled one have been handed to every exporter and sealed in the spool. Every
-filter has an index: of a few values or of time an ordinary one (SQLite appends the row's id to each, so a filter's rows
-come newest first, and new rows only touch the end of each value's), of scores that of `TraceIndex`. Of an erased trace
-the id stays, so that spans that come later do not make it anew.
+filter has an index: of a few values an ordinary one (SQLite appends the row's id to each, so a filter's rows come
+newest first, and new rows only touch the end of each value's), of scores that of `TraceIndex`, of time that of
+`TimeIndex` (by an ordinary one retention finds the oldest). Of an erased trace the id stays, so that spans that come
+later do not make it anew.
 """
 
 import contextlib
@@ -24,6 +25,7 @@ import orjson
 
 from observer_core.decisions import OBJECTS, Decision, decision_row
 from observer_core.errors import ObserverError
+from observer_serving.buffer.time_index import SINCE, UNTIL, TimeIndex
 from observer_serving.buffer.trace_index import OldRow, TraceIndex
 from observer_serving.receive.wire import SPAN_ID_BYTES
 
@@ -32,17 +34,13 @@ _COLUMNS = ", ".join(_FIELDS)
 EQUALS = ("decision", "reason", "severity", "project", "model", "model_version", "policy_version", "complete_reason")
 """Fields `find` filters by equality; the others it knows are `min_p_wrong`, `max_p_wrong`, `since`, `until`."""
 _BOUNDS = {"min_p_wrong": "p_wrong >= ?", "max_p_wrong": "p_wrong <= ?"}
-# The bound on the row's number comes from the index alone (`+id` keeps SQLite from walking the table for it); without
-# it all newer rows would be walked.
-_TIMES = {
-    "since": "decided_at >= ? AND id >= (SELECT min(+id) FROM decisions WHERE decided_at >= ?)",
-    "until": "decided_at < ? AND id <= (SELECT max(+id) FROM decisions WHERE decided_at < ?)",
-}
+_TIMES = {"since": SINCE, "until": UNTIL}
 _INDEXES = "".join(
     f"CREATE INDEX IF NOT EXISTS decisions_{name} ON decisions ({name});\n" for name in (*EQUALS, "decided_at")
 )
 
 _SCHEMA = f"""
+BEGIN;
 CREATE TABLE IF NOT EXISTS decisions (
   id INTEGER PRIMARY KEY, {", ".join(f"{n} BLOB NOT NULL" if n == "trace_id" else n for n in _FIELDS)}, span_ids BLOB
 );
@@ -52,8 +50,11 @@ INSERT OR IGNORE INTO settled VALUES (1, 0);
 CREATE TABLE IF NOT EXISTS removed (one INTEGER PRIMARY KEY CHECK (one = 1), rows INTEGER NOT NULL);
 INSERT OR IGNORE INTO removed VALUES (1, 0);
 CREATE TABLE IF NOT EXISTS erased (trace_id BLOB PRIMARY KEY) WITHOUT ROWID;
+COMMIT;
 """
 _BOOLS = ("state_truncated", "exported")
+_OF_THE_DISK = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+"""Errors that say nothing against the file."""
 _NO_ROW = (1 << 63) - 1
 _CHECKPOINTS, _CHECKPOINT_WAIT_S = 40, 0.05
 
@@ -76,7 +77,7 @@ class DecisionRecord:
             synchronous: SQLite's; under `NORMAL` a power cut may take the last transactions.
 
         Raises:
-            ObserverError: the file cannot be opened or is not a decision record.
+            ObserverError: the file cannot be opened, the disk refuses, or it is not a decision record.
         """
         self._file = file
         self._local = threading.local()
@@ -91,15 +92,16 @@ class DecisionRecord:
             self._db.execute("PRAGMA cache_size = -16384")  # KiB: the ends of the table and of its indexes
             self._db.executescript(_SCHEMA)
             self._index = TraceIndex(self._db)
+            self._times = TimeIndex(self._db)
             (self._settled,) = self._db.execute("SELECT id FROM settled").fetchone()
             (last,) = self._db.execute("SELECT coalesce(max(id), 0) FROM decisions").fetchone()
             self._last = max(last, self._settled)  # a row that was removed leaves its number behind
             (self._removed,) = self._db.execute("SELECT rows FROM removed").fetchone()
             self._erased = {trace_id for (trace_id,) in self._db.execute("SELECT trace_id FROM erased")}
         except sqlite3.Error as error:
-            raise ObserverError(
-                f"cannot use the decision record {file}: {error}; move it away to start anew"
-            ) from error
+            of_the_disk = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF in _OF_THE_DISK
+            mend = "free space, and see that it can be written" if of_the_disk else "move it away to start anew"
+            raise ObserverError(f"cannot use the decision record {file}: {error}; {mend}") from error
 
     @property
     def settled(self) -> int:
@@ -266,6 +268,7 @@ class DecisionRecord:
             [row, *(values[name] for name in _FIELDS), span_ids],
         )
         self._index.add(trace_id, row, decision.p_wrong)
+        self._times.add(row, decision.decided_at)
 
     def _rows(self, trace_ids: Iterable[str]) -> dict[str, int]:
         """The rows of those of these traces (hex) that have one."""
@@ -283,6 +286,7 @@ class DecisionRecord:
     def _remove(self, rows: Sequence[OldRow]) -> None:
         self._db.executemany("DELETE FROM decisions WHERE id = ?", [(row,) for row, _, _ in rows])
         self._index.remove(rows)
+        self._times.trim()
 
     def _forget(self, trace_id: bytes) -> int:
         """Delete a trace's decision and note its id; how many decisions there were."""
@@ -320,9 +324,11 @@ class DecisionRecord:
         try:
             yield
             self._index.seal()
+            self._times.write()
             self._db.execute("COMMIT")
         except BaseException:
             self._index.rolled_back()
+            self._times.rolled_back()
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise

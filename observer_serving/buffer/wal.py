@@ -20,9 +20,9 @@ from pathlib import Path
 
 from observer_core.files import fsync_dir, write_whole
 from observer_serving.buffer.protocol import BufferUnavailableError, Damage, Logged
-from observer_serving.buffer.received import Received
+from observer_serving.buffer.received import Received, without_trace
 from observer_serving.buffer.segment_file import SegmentFile, write_buffer
-from observer_serving.buffer.segments import framed, payloads, stretches, takes_data
+from observer_serving.buffer.segments import framed, stretches, takes_data
 
 log = logging.getLogger(__name__)
 
@@ -244,22 +244,14 @@ class WriteAheadLog:
         self._lock.notify_all()
 
     def _rewrite(self, number: int, segment: _Segment, data: bytes, trace_id: bytes) -> int:
-        erased = 0
-        parts: list[bytes] = []
-        for payload in payloads(data):
-            received = Received.decode(payload)
-            kept = tuple(item for item in received.items if item.trace_id != trace_id)
-            erased += len(received.items) - len(kept)
-            if kept:
-                parts += framed(Received(received.received_ns, kept).encode())
+        rest, erased = without_trace(data, trace_id)
         new = segment.path.with_suffix(_REWRITTEN)
-        write_whole(new, b"".join(parts))
+        write_whole(new, rest)
         with self._lock:
             if number in self._segments:
                 new.replace(segment.path)
-                size = sum(map(len, parts))
-                self._size += size - segment.size
-                segment.size = size
+                self._size += len(rest) - segment.size
+                segment.size = len(rest)
             else:
                 new.unlink()
         return erased

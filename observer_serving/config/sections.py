@@ -293,7 +293,9 @@ class RetentionSettings(Section):
         default=None, ge=3600, description="The decision record; spans that come later than this make a new trace"
     )
     spool: Duration | None = Field(
-        default=None, ge=3600, description="Sealed files of the spool; longer than the pipeline takes to read them"
+        default=None,
+        ge=3600,
+        description="Sealed files of the spool, longer than the pipeline takes to read them; also traces set aside",
     )
     dead_letters: Duration | None = Field(default=None, ge=3600, description="Traces that a back end refused")
     models: int = Field(default=3, ge=0, description="Uploaded models, besides those in use")

@@ -26,7 +26,7 @@ from observer_serving.config.sections import (
     TelemetrySettings,
     TlsSettings,
 )
-from observer_serving.config.values import Section, is_loopback, split_address
+from observer_serving.config.values import Section, is_loopback, leads_to, split_address
 
 SERVICE = ""
 """The scope of everything that no project has settings of its own for."""
@@ -119,7 +119,7 @@ class Settings(Section):
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
         for address in self.listen.addresses().values():
             own, own_port = split_address(address) if address is not None else ("", 0)
-            if port == own_port and (host == own or (_is_this_machine(host) and _is_this_machine(own))):
+            if port == own_port and (host == own or leads_to(host, own)):  # names are looked up only here
                 return True
         return False
 
@@ -152,8 +152,3 @@ class Settings(Section):
             "policy": policy.to_json() if policy else None,
         }
         return hashlib.sha256(json.dumps(spoken, sort_keys=True).encode()).hexdigest()
-
-
-def _is_this_machine(host: str) -> bool:
-    """Whether a name leads to this machine from here: loopback, and the address that stands for all of its own."""
-    return host in ("0.0.0.0", "::") or is_loopback(f"{host}:0")

@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+import socket
 from typing import Annotated, Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -71,6 +72,46 @@ def split_address(address: str) -> tuple[str, int]:
     """`host:port` as a pair; an IPv6 host comes in brackets."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def leads_to(host: str, listener: str) -> bool:
+    """Whether connections to a host, by any of its names and addresses, reach a listener of this machine.
+
+    Args:
+        host: as in a URL. A name that nobody can resolve now leads nowhere.
+        listener: the host that is listened on.
+    """
+    own = _addresses(listener)
+    everywhere = any(address.is_unspecified for address in own)
+    loopback = everywhere or any(address.is_loopback for address in own)
+    return any(
+        address in own
+        or (loopback and (address.is_loopback or address.is_unspecified))  # which as a destination is loopback
+        or (everywhere and _is_own(address))
+        for address in _addresses(host)
+    )
+
+
+_IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def _addresses(host: str) -> set[_IpAddress]:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return set()
+    return {ipaddress.ip_address(str(address[0]).partition("%")[0]) for *_, address in found}
+
+
+def _is_own(address: _IpAddress) -> bool:
+    """Whether an interface of this machine has the address: who goes there comes from there. (Sends nothing.)"""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((str(address), 9))
+            return ipaddress.ip_address(str(probe.getsockname()[0])) == address
+    except OSError:  # no way there
+        return False
 
 
 def is_loopback(address: str) -> bool:

@@ -9,6 +9,7 @@ from observer_core.decision.builtin import BuiltinScorer
 from observer_core.errors import InputError
 from observer_core.policy import Bounds
 from observer_core.rundir import MANIFEST, open_run
+from observer_serving.active import ModelChoice
 from observer_serving.config import (
     BuiltinSettings,
     CascadeScorerSettings,
@@ -18,38 +19,11 @@ from observer_serving.config import (
     SystemOneSettings,
 )
 from observer_serving.score.lane import Stage
+from observer_serving.start_checks import StartChecks
 
 _REQUEST_S = 10.0
 _ATTEMPTS = 2
 """Of one request to a remote scorer: a live service does not wait out an outage, the deadline decides."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelChoice:
-    """Which model serves: the built-in heuristic, a run directory (`run`, absolute) under a version's name, or, for
-    `systemone` and `cascade`, what the settings say (they may hold secrets, which are written down nowhere else).
-    """
-
-    kind: str = "builtin"
-    run: str | None = None
-    version: str | None = None
-    backend: str = "auto"
-
-    @classmethod
-    def of(cls, settings: ScorerSettings) -> "ModelChoice":
-        """What the settings choose."""
-        if isinstance(settings, LocalSettings):
-            run = str(settings.run.expanduser().resolve())
-            return cls("local", run, settings.version, settings.backend)
-        return cls(settings.kind)
-
-    @property
-    def from_settings(self) -> bool:
-        """Whether only the settings know the rest."""
-        return self.kind in ("systemone", "cascade")
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "run": self.run, "version": self.version, "backend": self.backend}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,40 +59,43 @@ def patience(settings: ScorerSettings) -> float:
     return settings.deadline
 
 
-def load_model(choice: ModelChoice, settings: ScorerSettings, *, shadows: bool = True) -> LoadedModel:
+def load_model(
+    choice: ModelChoice, settings: ScorerSettings, *, shadows: bool = True, checks: StartChecks | None = None
+) -> LoadedModel:
     """Load a model and prove it: hashes of all files, then the golden traces. (ONNX Runtime is imported only here.)
 
     Args:
         settings: the scorer settings; they give the limits whichever model serves, and the rest of a choice that only
             they know.
         shadows: whether to load the settings' shadow models too.
+        checks: those of a start; without them all golden traces are replayed, whatever has passed before.
 
     Raises:
         InputError: no run directory, a file that differs, a golden trace that scores differently, or a choice that the
             settings no longer make.
     """
-    beside = {name: load_stage(one)[0] for name, one in settings.shadow.items()} if shadows else {}
+    beside = {name: load_stage(one, checks)[0] for name, one in settings.shadow.items()} if shadows else {}
     if choice.from_settings:
         if settings.kind != choice.kind:
             raise InputError(f"scorer.kind is {settings.kind} now, not {choice.kind}; there is nothing to go back to")
         if isinstance(settings, CascadeScorerSettings):
-            first, scores = load_stage(settings.cascade.first)
-            second, _ = load_stage(settings.cascade.second)
+            first, scores = load_stage(settings.cascade.first, checks)
+            second, _ = load_stage(settings.cascade.second, checks)
             return LoadedModel(choice, first, second, settings.cascade.uncertain, beside, scores)
         assert isinstance(settings, SystemOneSettings)
-        stage, scores = load_stage(settings)
+        stage, scores = load_stage(settings, checks)
         return LoadedModel(choice, stage, shadow=beside, validation_scores=scores)
     limits = settings.cascade.first if isinstance(settings, CascadeScorerSettings) else settings
     common = {name: getattr(limits, name) for name in ("deadline", "max_batch", "max_batch_tokens")}
     one: OneModel = BuiltinSettings(**common)
     if choice.kind == "local":
         one = LocalSettings(run=Path(choice.run or ""), version=choice.version, backend=choice.backend, **common)  # pyright: ignore[reportArgumentType]
-    stage, scores = load_stage(one)
+    stage, scores = load_stage(one, checks)
     version = stage.scorer.model_version if choice.kind == "local" else choice.version
     return LoadedModel(replace(choice, version=version), stage, shadow=beside, validation_scores=scores)
 
 
-def load_stage(settings: OneModel) -> tuple[Stage, Sequence[float]]:
+def load_stage(settings: OneModel, checks: StartChecks | None = None) -> tuple[Stage, Sequence[float]]:
     """One model under its limits, and its validation scores.
 
     Raises:
@@ -130,11 +107,16 @@ def load_stage(settings: OneModel) -> tuple[Stage, Sequence[float]]:
         return Stage(BuiltinScorer(), **limits), ()
     if isinstance(settings, SystemOneSettings):
         return _systemone(settings, limits)
-    run = open_run(settings.run.expanduser())
     from observer_core.decision.load import load_scorer, replay_golden
 
-    scorer = load_scorer(run, backend=settings.backend)
-    replay_golden(scorer, run)
+    run = open_run(settings.run.expanduser())
+    proven = checks is not None and checks.passed(run, settings.backend)
+    if checks is not None:
+        checks.verify(run)
+    scorer = load_scorer(run, backend=settings.backend, verified=checks is not None)
+    replay_golden(scorer, run, proven=proven)
+    if checks is not None and not proven:
+        checks.note_passed(run, settings.backend)
     scorer.model_version = settings.version or run.version
     window = run.manifest.slice_spec.get("max_tokens")
     return Stage(scorer, window=window, **limits), run.manifest.validation_scores

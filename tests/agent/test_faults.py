@@ -3,6 +3,7 @@
 import random
 import re
 from collections import Counter
+from statistics import mean
 
 import pytest
 from agent_runs import read_back, run
@@ -11,7 +12,8 @@ from observer_core.errors import InputError
 from observer_core.traces.labels import gold_label, normalise_answer
 from observer_pipeline.agent.faults import FAULTS, HARMLESS, FaultPlan
 from observer_pipeline.agent.faults.plan import SEED4_RATES
-from observer_pipeline.agent.faults.values import DATE, kind_of, slip_of_date, slip_of_number
+from observer_pipeline.agent.faults.registry import AS_OFTEN
+from observer_pipeline.agent.faults.values import DATE, kind_of, other_side, slip_of_date, slip_of_number
 from observer_pipeline.agent.sources import read_question_file
 from observer_pipeline.agent.world import generate_world
 
@@ -63,6 +65,11 @@ def test_missing_evidence_is_never_found(spans) -> None:
         title = injection.details["title"]
         assert title in question.supporting_titles
         assert not shown(trace, title)
+    found = 0
+    for question, injection, trace, _ in seeded("missing_evidence", spans, harmless=True):  # late is not never
+        natural, _ = run(question)
+        found += bool(shown(trace, injection.details["title"])) and len(trace.tool_calls) > len(natural.tool_calls)
+    assert found >= 6
 
 
 def test_a_stale_copy_comes_from_search_and_the_page_itself_is_fresh(spans) -> None:
@@ -160,14 +167,18 @@ def test_slips_are_near_misses(spans, kind: str, right: set[str]) -> None:
 
 
 def test_an_ignored_instruction_is_no_bare_answer(spans) -> None:
-    lengths: set[bool] = set()
     for question, injection, trace, _ in seeded("ignored_instruction", spans):
         assert trace.final_answer == injection.details["replied"]
         assert trace.label != "correct"
         bare = {normalise_answer(text) for text in (*(page.title for page in question.paragraphs), question.answer)}
         assert normalise_answer(trace.final_answer) not in bare
-        lengths.add(len(trace.final_answer.split()) > 5)
-    assert lengths == {True, False}, "its length does not give it away"
+    words = {
+        harmless: mean(
+            len(t.final_answer.split()) for *_, t, _ in seeded("ignored_instruction", spans, harmless=harmless)
+        )
+        for harmless in (False, True)
+    }
+    assert words[False] == pytest.approx(words[True], rel=0.4), "its length does not give it away"
 
 
 def test_another_question_is_worked_on(spans) -> None:
@@ -222,8 +233,10 @@ def test_a_fault_without_a_place_gives_way_to_another_so_that_no_sort_of_questio
         assert sum(i is not None for i in of_kind) / len(of_kind) == pytest.approx(0.5, abs=0.13)
     assert {i.kind for i in drawn.values() if i} == {"arithmetic_slip", "unsupported_claim"}
     hidden = FaultPlan({"missing_evidence": 0.5, "unsupported_claim": 0.5}, seed=4)
-    closed = Counter(hidden.inject(q).kind for q in MANY if q.answer in ("yes", "no"))
-    assert closed["missing_evidence"] < closed["unsupported_claim"] / 3  # half of them would be right by luck
+    kinds = {q.qid: hidden.inject(q).kind for q in MANY}
+    of_two = Counter(kinds[q.qid] for q in MANY if q.answer in ("yes", "no") or other_side(q))
+    assert of_two["missing_evidence"] < of_two["unsupported_claim"] / 2.5  # half of them would be right by luck
+    assert Counter(kinds.values())["missing_evidence"] == pytest.approx(len(MANY) / 2, rel=0.15)  # and yet its rate
 
 
 def test_lost_context_is_a_long_chat_in_which_results_are_forgotten(spans) -> None:
@@ -243,7 +256,7 @@ def test_lost_context_is_a_long_chat_in_which_results_are_forgotten(spans) -> No
 
 def test_early_stop_answers_after_too_few_calls(spans) -> None:
     seen = Counter()
-    for question, injection, trace, _ in seeded("early_stop", spans):
+    for question, injection, trace, _ in seeded("early_stop", spans, questions=MANY, most=60):
         assert len(trace.tool_calls) <= injection.details["after"] < len(question.supporting_titles)
         assert trace.stop_reason in ("answered", "no_answer")
         seen[len(trace.tool_calls)] += 1
@@ -315,21 +328,19 @@ def test_a_plan_draws_its_rates_and_always_the_same() -> None:
     questions = list(generate_world(1500, seed=2))
     drawn = [plan.inject(question) for question in questions]
     assert drawn == [FaultPlan.parse("seed4", seed=9).inject(question) for question in questions]
-    counts = Counter(injection.kind for injection in drawn if injection)
+    counts = Counter(injection.kind for injection in drawn if injection and not injection.harmless)
     for kind, rate in SEED4_RATES.items():
         assert 0.7 * rate < counts[kind] / 1500 < 1.3 * rate
     assert all(FaultPlan.parse("natural").inject(q) is None for q in QUESTIONS)
 
 
-def test_natural_runs_bear_the_marks_of_faults_as_often_as_seeded_ones() -> None:
+def test_natural_runs_bear_the_marks_of_faults_so_often_that_they_do_not_tell() -> None:
     drawn = [FaultPlan.parse("all", seed=1).inject(question) for question in generate_world(3000, seed=2)]
     seeded_runs = [injection for injection in drawn if injection and not injection.harmless]
-    natural = len(drawn) - len(seeded_runs)
     assert {injection.kind for injection in seeded_runs} == set(FAULTS)
     for kind in HARMLESS:
-        among_seeded = sum(injection.kind == kind for injection in seeded_runs) / len(seeded_runs)
-        among_natural = sum(bool(i and i.harmless and i.kind == kind) for i in drawn) / natural
-        assert among_natural == pytest.approx(among_seeded, abs=0.035)
+        alike = sum(bool(i and i.harmless and i.kind == kind) for i in drawn) / len(drawn)
+        assert alike == pytest.approx(AS_OFTEN[kind] * FaultPlan.parse("all").rates[kind], abs=0.012)
     bare = FaultPlan(FaultPlan.parse("all").rates, harmless=False)
     assert not any(i and i.harmless for i in map(bare.inject, MANY))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from decision.conftest import easy_traces
 
+from observer_core.decision.training.options import refuse_idle
 from observer_core.rundir import RunDirectory
 from observer_core.traces.jsonl import write_jsonl
 from observer_core.traces.trace import Trace
@@ -35,6 +36,21 @@ def test_train_prints_the_model_beside_its_interval(tmp_path: Path) -> None:
     again = observer("train", "--family", "baseline", "--data", "x", "--out", str(tmp_path / "run"))
     assert (again.returncode, again.stderr.count("\n")) == (2, 1)
     assert "exists already" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("family", "option"), [("laya", "--head-epochs"), ("kev", "--head-lr"), ("kev", "--lora-rank")]
+)
+def test_what_a_training_that_goes_on_would_not_heed_is_refused(tmp_path: Path, family: str, option: str) -> None:
+    done = observer(
+        "train", "--family", family, "--data", "x", "--out", str(tmp_path / "run"), "--init-from", "y", option, "4"
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert f"{option} has no effect" in done.stderr
+
+
+def test_laya_goes_on_with_new_adapters_of_any_rank() -> None:
+    refuse_idle("laya", {"lora_rank", "epochs"})
 
 
 def test_score_takes_a_trace_or_its_spans(laya_run: RunDirectory, tmp_path: Path) -> None:

@@ -24,9 +24,8 @@ def _files(tmp_path, table):
 def test_rows_come_back_as_they_were(tmp_path):
     spool = Spool(tmp_path, max_rows=100, max_age_s=60)
     unscored = replace(DECISION, p_wrong=None, p_wrong_raw=None, threshold=None)
-    spool.add_decision(DECISION)
+    spool.add_decision(DECISION, TRACE, root_span_id="cd" * 8)
     spool.add_decision(unscored)
-    spool.add_trace(TRACE, DECISION, root_span_id="cd" * 8)
     spool.add_export(trace_id="ab", exporter="phoenix", outcome="exported", spans=3, at="2026-11-30T00:00:00Z")
     assert _files(tmp_path, "decisions") == []
     spool.flush()
@@ -72,3 +71,24 @@ def test_a_refused_file_keeps_its_rows_and_leaves_no_half(tmp_path):
     assert [pq.read_table(path).num_rows for path in _files(tmp_path, "decisions")] == [1]
     assert [path.name for path in (tmp_path / "decisions").iterdir() if not path.name.endswith(".parquet")] == []
     assert json.loads(pq.read_table(_files(tmp_path, "decisions")[0])["answers"][0].as_py()) == DECISION.answers
+
+
+def test_a_row_that_met_a_refused_file_is_in_one_file_once(tmp_path):
+    blocker = tmp_path / "decisions"
+    blocker.write_text("in the way")
+    spool = Spool(tmp_path, max_rows=2, max_age_s=60)
+    rows = [replace(DECISION, trace_id=str(n)) for n in range(5)]
+    refused = 0
+    for row in rows:
+        while True:  # as the delivery does, which comes back with what was refused
+            try:
+                spool.add_decision(row, TRACE)
+                break
+            except ObserverError:
+                refused += 1
+                blocker.unlink(missing_ok=refused > 1)
+    spool.flush()
+    assert refused == 1
+    for table in ("decisions", "traces"):
+        found = [i for path in _files(tmp_path, table) for i in pq.read_table(path)["trace_id"].to_pylist()]
+        assert found == [row.trace_id for row in rows], table

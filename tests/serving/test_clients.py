@@ -1,8 +1,11 @@
-"""Clients of other languages and frameworks: the OpenTelemetry JS SDK, OpenInference's instrumentations, `curl`."""
+"""Clients of other languages and frameworks: the OpenTelemetry JS SDK, OpenInference's instrumentations, the ADK test
+agent, `curl`."""
 
+import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from serving.harness import BackEnd, Service, attributes, wait_until
 
+from observer_core.traces.normalise import normalise
 from observer_core.traces.otlp import read_otlp_file, write_otlp_file
 
 JS = Path(__file__).parents[1] / "js"
@@ -78,6 +82,28 @@ def test_openinference_recordings_through_the_service(shared_service: Service, n
     decided = httpx.get(url).json()
     assert (decided["spans"], decided["project"], decided["complete_reason"]) == (len(spans), "rivers", "root_ended")
     assert 0 < decided["p_wrong"] < 1
+
+
+def test_the_adk_test_agent(service: Callable[..., Service]):
+    from observer_pipeline.agent.chat import sample_questions  # which imports ADK
+
+    question = sample_questions(None)[0].question
+    with BackEnd() as back_end:
+        live = service(policy={"keep_threshold": 0.0}, exporters=[{"name": "x", "endpoint": back_end.endpoint}])
+        agent = [sys.executable, "-m", "observer_pipeline.cli", "agent", "run", question, "--json"]
+        done = subprocess.run([*agent, "--endpoint", live.otlp_http], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout)
+        (decided,) = live.wait_for_decisions(1)
+        assert (decided["trace_id"], decided["complete_reason"]) == (told["trace_id"], "root_ended")
+        assert 0 < decided["p_wrong"] < 1
+        wait_until(lambda: len(back_end.spans()) == decided["spans"])
+        read = normalise([spans for request in back_end.requests for spans in request.resource_spans]).trace
+        assert (read.question, read.final_answer) == (question, told["final_answer"])
+        assert [(call.name, call.args) for call in read.tool_calls] == [
+            (call["name"], call["args"]) for call in told["tool_calls"]
+        ]
+        assert read.tool_calls
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="curl is not here")

@@ -1,5 +1,6 @@
 """`observer.yaml`: what is accepted, and what every refusal says."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,19 @@ def test_the_fingerprint_follows_scorer_and_policy_only(tmp_path: Path):
     assert read(tmp_path, "scorer: {kind: local, run: x}").fingerprint() != first.fingerprint()
 
 
+ELSEWHERE = "203.0.113.9"
+
+
+def address_of_this_machine() -> str:
+    """One that others reach it by."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((ELSEWHERE, 9))
+            return probe.getsockname()[0]
+    except OSError:
+        pytest.skip("this machine has no address but loopback")
+
+
 @pytest.mark.parametrize(
     ("listen", "endpoint", "is_own"),
     [
@@ -152,9 +166,22 @@ def test_the_fingerprint_follows_scorer_and_policy_only(tmp_path: Path):
         ({"otlp_http": "10.0.0.7:4318"}, "http://127.0.0.1:4318/v1/traces", False),
         ({"otlp_http": None}, "http://127.0.0.1:4318/v1/traces", False),
         ({"otlp_http": "127.0.0.1:80"}, "http://localhost/v1/traces", True),
+        ({"otlp_http": "0.0.0.0:4318"}, "http://this-machine.example:4318/v1/traces", True),
+        ({"otlp_http": "[::]:4318"}, "http://this-machine.example:4318/v1/traces", True),
+        ({"otlp_http": "this-machine.example:4318"}, "http://same-machine.example:4318/v1/traces", True),
+        ({}, "http://this-machine.example:4318/v1/traces", False),
+        ({}, "http://loops-back.example:4318/v1/traces", True),
+        ({"otlp_http": "0.0.0.0:4318"}, "http://elsewhere.example:4318/v1/traces", False),
     ],
 )
-def test_nothing_is_exported_to_the_service_itself(listen: dict, endpoint: str, is_own: bool):
+def test_nothing_is_exported_to_the_service_itself(
+    listen: dict, endpoint: str, is_own: bool, monkeypatch: pytest.MonkeyPatch
+):
+    names = {"loops-back.example": "127.0.1.1", "elsewhere.example": ELSEWHERE}
+    if "machine.example" in endpoint:
+        names |= dict.fromkeys(("this-machine.example", "same-machine.example"), address_of_this_machine())
+    look_up = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest, **how: look_up(names.get(host, host), *rest, **how))
     given = {"api_key": "k", "listen": listen, "exporters": [{"name": "loop", "endpoint": endpoint}]}
     if not is_own:
         validated(Settings, given)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from serving.bench import DEADLINE, Bench, FixedScorer, ListExporter
@@ -130,6 +131,49 @@ def test_a_trace_that_cannot_be_delivered_is_set_aside_and_the_ones_behind_it_go
     assert {span.span_id for span in spans} == set(poisoned[1])
     assert Undeliverable(bench.folder / "undeliverable").erase(poisoned[0].hex()) == 1
     assert not kept.exists()
+    sealed = {table: spooled(bench, table) for table in ("decisions", "traces")}
+    assert sealed == {"decisions": sorted([poisoned[0].hex(), fine[0].hex()]), "traces": [fine[0].hex()]}
+
+
+def spooled(bench: Bench, table: str) -> list[str]:
+    """The traces in the sealed files of a table."""
+    files = sorted((bench.folder / "spool" / table).glob("*.parquet"))
+    return sorted(trace_id for file in files for trace_id in pq.read_table(file)["trace_id"].to_pylist())
+
+
+def test_late_spans_that_cannot_be_forwarded_are_set_aside_and_the_ones_behind_them_go_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    poisoned, fine = new_trace(2), new_trace(2)
+    for trace_id, span_ids in (poisoned, fine):
+        bench.receive(trace_id, span_ids[:1])
+    bench.settle()
+    sent = bench.exporters[1].items.copy()
+    submit = bench.exporters[1].submit
+
+    def broken(item: ExportItem) -> None:
+        if item.trace_id == poisoned[0].hex():
+            raise ValueError("a bug")
+        submit(item)
+
+    monkeypatch.setattr(bench.exporters[1], "submit", broken)
+    for _ in range(2):  # and once more, as a client does that heard no answer
+        for trace_id, span_ids in (poisoned, fine):
+            bench.receive(trace_id, span_ids[1:])
+        bench.settle()
+    assert bench.engine.failure is None
+    assert bench.metrics.faults._value.get() == 1
+    assert len(bench.exporters[1].items) == len(sent) + 1
+    assert [decision.late_spans for decision in bench.decisions()] == [1, 1]
+    bench.settle(11)
+    assert sum(bench.released.values()) == len(bench.log), "the log may forget them all"
+    aside = Undeliverable(bench.folder / "undeliverable")
+    assert aside.count() == 1
+    (file,) = (bench.folder / "undeliverable").iterdir()
+    (late,) = ExportTraceServiceRequest.FromString(file.read_bytes()).resource_spans
+    assert [span.span_id for scope in late.scope_spans for span in scope.spans] == poisoned[1][1:]
+    assert aside.erase(poisoned[0].hex()) == 1
+    assert aside.count() == 0
 
 
 def test_what_is_delivered_again_after_a_restart_is_counted_once_as_received_and_as_kept(bench: Bench):

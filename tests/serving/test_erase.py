@@ -126,8 +126,14 @@ def test_old_decisions_spool_files_and_dead_letters_go_and_new_ones_stay(tmp_pat
     dead = tmp_path / "export" / "x" / "dead" / "1-1-a.dead"
     dead.parent.mkdir(parents=True)
     dead.write_bytes(b"")
+    aside, fresh = (tmp_path / "undeliverable" / name for name in ("aa.pb", "bb.pb"))
+    aside.parent.mkdir()
+    for path in (aside, fresh):
+        path.write_bytes(b"")
+    now = bench.clock.now_ns() / 1e9
+    os.utime(fresh, (now, now))
     (old,) = (tmp_path / "spool" / "decisions").iterdir()
-    for path in (dead, old):
+    for path in (dead, old, aside):
         os.utime(path, (1, 1))
     settings = RetentionSettings(decisions=3600.0, spool=3600.0, dead_letters=3600.0)
     retention = Retention(settings, tmp_path, bench.engine, bench.record, bench.delivery._spool, bench.clock)
@@ -142,6 +148,7 @@ def test_old_decisions_spool_files_and_dead_letters_go_and_new_ones_stay(tmp_pat
     assert len(bench.decisions()) == bench.record.count() == 1
     assert not dead.exists()
     assert not old.exists()
+    assert list(aside.parent.iterdir()) == [fresh]
     bench.settle(11)
     assert len(list((tmp_path / "spool" / "decisions").iterdir())) == 1
     bench.crash()

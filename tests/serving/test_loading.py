@@ -11,7 +11,15 @@ import pytest
 from serving.harness import Service, make_request, new_trace, wait_until
 from serving.test_switch import make_run
 
-from observer_core.rundir import MANIFEST, RunDirectory
+from observer_core.decision import load
+from observer_core.decision.golden import golden_traces
+from observer_core.decision.scorer import RawScore
+from observer_core.errors import InputError
+from observer_core.rundir import CHECKPOINT, MANIFEST, RunDirectory, open_run
+from observer_serving import start_checks
+from observer_serving.config import LocalSettings
+from observer_serving.score.models import load_stage
+from observer_serving.start_checks import StartChecks
 
 TRACE = {"question": "Which river flows through Vienna?", "final_answer": "The Danube."}
 LOADING = "the model is loading"
@@ -19,10 +27,10 @@ WAITS = """
 import pathlib, time
 import observer_core.decision.load as load
 replay = load.replay_golden
-def replay_when_told(*given):
+def replay_when_told(*given, **named):
     while not pathlib.Path({gate!r}).exists():
         time.sleep(0.01)
-    replay(*given)
+    replay(*given, **named)
 load.replay_golden = replay_when_told
 """
 
@@ -186,3 +194,83 @@ def test_settings_are_read_again_once_the_model_is_in_force(slow):
     service.release()
     wait_until(lambda: live.get("/v1/policy")["policy_version"] != before)
     decided(live, ids)
+
+
+class Starts:
+    """Loads one run as starts of a service do, and notes how many golden traces each of them scores."""
+
+    def __init__(self, folder: Path, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.file = folder / "proven.json"
+        self.settings = LocalSettings(kind="local", run=run)
+        self.replayed: list[int] = []
+        load_scorer = load.load_scorer
+
+        def counting(*given: Any, **named: Any) -> Any:
+            scorer = load_scorer(*given, **named)
+            raw = scorer.raw
+            self.replayed.append(0)
+
+            def count(traces: Any, **how: Any) -> list[RawScore]:
+                self.replayed[-1] += len(traces)
+                return raw(traces, **how)
+
+            scorer.raw = count
+            return scorer
+
+        monkeypatch.setattr(load, "load_scorer", counting)
+
+    def start(self) -> None:
+        load_stage(self.settings, StartChecks(self.file, [open_run(self.settings.run)]))
+
+
+@pytest.fixture
+def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Starts:
+    return Starts(tmp_path, make_run(tmp_path / "run", seed=3).path, monkeypatch)
+
+
+ALL = len(golden_traces())
+
+
+def test_a_restart_replays_one_golden_trace_until_something_changes(starts: Starts, monkeypatch: pytest.MonkeyPatch):
+    starts.start()
+    starts.start()
+    assert starts.replayed == [ALL, 1]
+    monkeypatch.setattr(start_checks, "version", lambda library: f"another {library}")
+    starts.start()
+    monkeypatch.setattr(start_checks, "_CPUINFO", starts.file)
+    starts.start()
+    manifest = starts.settings.run / MANIFEST
+    manifest.write_text(manifest.read_text() + "\n")
+    starts.start()
+    starts.start()
+    assert starts.replayed[2:] == [ALL, ALL, ALL, 1]
+    starts.file.write_text("[{")
+    starts.start()
+    starts.start()
+    assert starts.replayed[6:] == [ALL, 1]
+
+
+def test_a_proven_model_that_was_altered_since_is_refused(starts: Starts):
+    starts.start()
+    weights = next((starts.settings.run / CHECKPOINT).iterdir())
+    weights.write_bytes(weights.read_bytes() + b" ")
+    with pytest.raises(InputError, match=weights.name):
+        starts.start()
+
+
+def test_a_proven_model_that_computes_something_else_is_refused(run: RunDirectory):
+    scorer = load.load_scorer(run)
+    raw = scorer.raw
+    scorer.raw = lambda traces, **how: [RawScore(score.p_wrong_raw + 0.01) for score in raw(traces, **how)]
+    with pytest.raises(InputError, match="golden trace"):
+        load.replay_golden(scorer, run, proven=True)
+
+
+def test_a_model_that_fails_is_not_noted_as_proven(starts: Starts):
+    manifest = open_run(starts.settings.run).manifest
+    manifest.golden[-1].p_wrong_raw += 0.1  # not the one that a restart would ask
+    (starts.settings.run / MANIFEST).write_text(manifest.to_json())
+    for _ in range(2):
+        with pytest.raises(InputError, match="golden trace"):
+            starts.start()
+    assert starts.replayed == [ALL, ALL]

@@ -179,3 +179,14 @@ def test_answers_do_not_wait_for_the_client_to_confirm_their_head():
         accepted, _ = listening.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_what_was_set_aside_is_seen_where_an_operator_looks(service):
+    live = service()
+    assert live.get("/v1/stats")["undeliverable"] == 0
+    aside = live.home / "serving" / "undeliverable"
+    aside.mkdir()
+    for name in ("aa.pb", "aa.late-00.pb", ".half-written"):
+        (aside / name).touch()
+    assert live.get("/v1/stats")["undeliverable"] == 2
+    assert live.metrics()["observer_undeliverable_files"] == 2

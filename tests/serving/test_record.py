@@ -14,6 +14,7 @@ import pytest
 from export.export_items import DECISION
 
 from observer_core.decisions import Decision
+from observer_core.errors import ObserverError
 from observer_serving.buffer.record import DecisionRecord
 from observer_serving.buffer.sieve import Sieve, filter_of
 from observer_serving.buffer.trace_index import TraceIndex
@@ -56,7 +57,7 @@ def indexed(file: Path) -> list[tuple[int, bytes]]:
         return db.execute("SELECT id, trace_id FROM chunk_ids ORDER BY id").fetchall()
 
 
-def pages(record: DecisionRecord, **filters: float) -> Iterator[Decision]:
+def pages(record: DecisionRecord, **filters: float | str) -> Iterator[Decision]:
     before = None
     while True:
         page, before = record.find(filters, limit=7, before=before)
@@ -309,3 +310,100 @@ def test_the_sieve_spreads_ids_that_are_not_random(place: int):
     ids = [number.to_bytes(8, "big").rjust(8 + place, b"\0").ljust(16, b"\0") for number in range(50_000)]
     sieve = Sieve({1: filter_of(ids[:4096])})
     assert len(list(sieve.candidates(ids[4096:]))) < 50_000 * 2e-4
+
+
+# --- searches by time
+
+
+def jumping(count: int) -> list[Decision]:
+    """Decisions under a clock that is set back and forth by up to an hour now and then."""
+    rng = random.Random(7)
+    clock, decisions = 100_000, []
+    for number in range(count):
+        clock += rng.choice([0, 1, 2]) if rng.random() < 0.98 else rng.randint(-3600, 3600)
+        hours, minutes, seconds = clock // 3600 % 24, clock // 60 % 60, clock % 60
+        moment = f"2026-11-{1 + clock // 86400:02d}T{hours:02d}:{minutes:02d}:{seconds:02d}.000000Z"
+        decisions.append(replace(made(number), decided_at=moment, decision=rng.choice(["keep", "drop"])))
+    return decisions
+
+
+def assert_found_by_time(record: DecisionRecord, decisions: list[Decision]) -> None:
+    moments = [decision.decided_at for decision in random.Random(3).sample(decisions, 12)]
+    for since, until in [*zip(moments[::2], moments[1::2], strict=True), ("", moments[0]), (moments[0], "3")]:
+        for verdict in (None, "keep"):
+            wanted = [
+                d.trace_id
+                for d in reversed(decisions)
+                if since <= d.decided_at < until and verdict in (None, d.decision)
+            ]
+            named = {"since": since, "until": until} | ({"decision": verdict} if verdict else {})
+            assert [d.trace_id for d in pages(record, **named)] == wanted
+
+
+def test_searches_by_time_find_all_whatever_the_clock_did(file: Path):
+    record = DecisionRecord(file)
+    decisions = jumping(3000)
+    for first in range(0, len(decisions), 50):
+        record.add([(decision, b"12345678") for decision in decisions[first : first + 50]])
+    assert_found_by_time(record, decisions)
+    assert record.find({"since": "2027"}, limit=5) == record.find({"until": "2025"}, limit=5) == ([], None)
+    record.close()
+    with sqlite3.connect(file) as db:  # a version without this index wrote the last ones
+        db.execute("DELETE FROM times WHERE block > 4")
+    assert_found_by_time(DecisionRecord(file), decisions)
+    with sqlite3.connect(file) as db:
+        db.execute("DROP TABLE times")
+    record = DecisionRecord(file)
+    assert_found_by_time(record, decisions)
+    oldest = sorted(decision.decided_at for decision in decisions)[1500]
+    record.settle([(len(decisions), "")])
+    while record.remove_before(oldest, limit=400):
+        pass
+    assert_found_by_time(record, [decision for decision in decisions if decision.decided_at >= oldest])
+
+
+def test_a_page_of_a_search_by_time_costs_the_same_in_a_larger_record(tmp_path: Path):
+    def steps(count: int) -> list[int]:
+        """SQLite's instructions for the first page of some searches, in hundreds."""
+        record = DecisionRecord(tmp_path / f"{count}.sqlite")
+        decisions = [replace(made(n), decision="keep", decided_at=f"2026-11-30T{n:09d}") for n in range(count)]
+        record.add([(decision, b"12345678") for decision in decisions])
+        ticks: list[None] = []
+        record._reader().set_progress_handler(lambda: ticks.append(None), 100)
+        early, late = (decisions[count * tenths // 10].decided_at for tenths in (1, 9))
+        taken: list[int] = []
+        for filters in ({"since": early}, {"until": late}, {"since": early, "until": late, "decision": "keep"}):
+            ticks.clear()
+            page, more = record.find(filters, limit=20)
+            assert (len(page), more is None) == (20, False)
+            taken.append(len(ticks))
+        return taken
+
+    for few, many in zip(steps(1_000), steps(8_000), strict=True):
+        assert many < 2 * few + 20
+
+
+# --- a record that cannot be opened
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["new", "of before"])
+def test_a_full_disk_is_not_blamed_on_the_record(file: Path, there: bool):
+    if there:
+        fill(record := DecisionRecord(file), 3)
+        record.close()
+    program = (
+        "import pathlib, resource, sys\n"
+        "from observer_serving.buffer.record import DecisionRecord\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+        "DecisionRecord(pathlib.Path(sys.argv[1]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(file)], capture_output=True, text=True, timeout=60)
+    last = done.stderr.splitlines()[-1]
+    assert f"cannot use the decision record {file}" in last
+    assert last.endswith("free space, and see that it can be written")
+
+
+def test_a_file_that_is_no_record_is_to_be_moved_away(file: Path):
+    file.write_bytes(b"no database" * 100)
+    with pytest.raises(ObserverError, match="not a database; move it away"):
+        DecisionRecord(file)

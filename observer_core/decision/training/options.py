@@ -1,5 +1,6 @@
 """The settings of a training."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,7 +20,7 @@ class TrainOptions:
         preset: the starting point: a preset's name, or the folder of an encoder (laya) or decoder (kev); the
             family's own small one when not given.
         base: the folder of the backbone that a Kev checkpoint belongs to, on machines without a hub.
-        init_from: an earlier run of the same family to go on from.
+        init_from: an earlier run of the same family to go on from; see `refuse_idle`.
         epochs: passes over the training rows (a row is a trace and one question) with LoRA on the encoder.
         learning_rate: of LoRA and the head together.
         head_epochs: passes of a new head alone, before LoRA, on the frozen encoder; cheap.
@@ -107,3 +108,23 @@ class TrainOptions:
             raise InputError(f"--replay-share must be from 0 to below 1, not {self.replay_share}; try 0.3")
         if self.precision not in ("auto", "fp32", "bf16"):
             raise InputError(f"--precision must be auto, fp32 or bf16, not '{self.precision}'")
+
+
+def refuse_idle(family: str, given: Collection[str]) -> None:
+    """Refuse options without effect where a training goes on from an earlier run.
+
+    Its head has learnt already, so there are no passes of the head alone; Kev's LoRA goes on too, in the rank it has
+    (Laya's was merged into the encoder, and a new one is trained).
+
+    Args:
+        given: the fields of `TrainOptions` that somebody chose.
+
+    Raises:
+        InputError: one has none; names the option of `observer train`.
+    """
+    idle = {"head_epochs": "--head-epochs", "head_learning_rate": "--head-lr"}
+    if family == "kev":
+        idle["lora_rank"] = "--lora-rank"
+    for name, option in idle.items():
+        if name in given:
+            raise InputError(f"{option} has no effect on an earlier run that is gone on from; leave it out")

@@ -9,7 +9,7 @@ from observer_pipeline.agent.questions import AgentQuestion
 OPENINGS = ("Tell me about {x}.", "What do you know about {x}?", "And {x}?", "Who or what is {x}?")
 FALLBACK_QUESTIONS = ("In what year was {x} founded?", "Where is {x} located?", "When was {x} born?")
 LONG_CHAT = (4, 9)
-_FROM_MEMORY = 0.15
+_FROM_MEMORY = 0.05
 """Share of early stops that answer without a single result: plain to see, and not worth more."""
 
 

@@ -28,6 +28,14 @@ def missing_evidence(question: AgentQuestion, rng: random.Random) -> Injection |
     return Injection("missing_evidence", {"title": title}, pages={title: None})
 
 
+def missing_evidence_harmless(question: AgentQuestion, rng: random.Random) -> Injection | None:
+    """A supporting paragraph is not found the first time it should be."""
+    if not question.supporting_titles:
+        return None
+    title = rng.choice(question.supporting_titles)
+    return Injection("missing_evidence", {"title": title}, harmless=True, late=title)
+
+
 def stale_result(question: AgentQuestion, rng: random.Random) -> Injection | None:
     """Search serves an old copy of a supporting paragraph; opening the page by its title shows the present one."""
     changing = [fact for fact in facts_of(question, rng) if kind_of(fact.value) != "date"]
@@ -54,22 +62,30 @@ def truncated_result(question: AgentQuestion, rng: random.Random) -> Injection |
 
 def truncated_result_harmless(question: AgentQuestion, rng: random.Random) -> Injection | None:
     """A paragraph comes back cut off after what is needed from it, or one that does not matter."""
-    values: dict[str, int] = {}
+    needed: dict[str, int] = {}
     for fact in facts_of(question, rng):
         page = page_of(question, fact.title)
         if page:
-            values[fact.title] = max(values.get(fact.title, 0), page.text.find(fact.value) + len(fact.value))
+            needed[fact.title] = max(needed.get(fact.title, 0), page.text.find(fact.value) + len(fact.value))
+    share = rng.betavariate(2.5, 3)  # as much as the fault leaves
     pages = list(question.paragraphs)
     rng.shuffle(pages)
-    # Supporting paragraphs first: those are the ones that the agent gets to see.
-    for page in sorted(pages, key=lambda page: page.title not in question.supporting_titles):
-        first = values.get(page.title, 1)
-        if first + 1 < len(page.text):
-            cut = rng.randint(first, len(page.text) - 1)
+    # Supporting paragraphs first, then what looks like them: those are the ones that the agent gets to see.
+    for page in sorted(pages, key=lambda page: _seldom_seen(question, page)):
+        cut = max(1, round(share * len(page.text)))
+        if needed.get(page.title, 0) <= cut < len(page.text):
             details = {"title": page.title, "characters": cut}
             fault = CutOff(page.title, cut, rng.choice(CUT_MARKS))
             return Injection("truncated_result", details, harmless=True, results=fault)
     return None
+
+
+def _seldom_seen(question: AgentQuestion, page: Paragraph) -> int:
+    """0 for a supporting paragraph, 1 for one whose title begins a word as the question does, else 2."""
+    if page.title in question.supporting_titles:
+        return 0
+    asked = question.question.casefold()
+    return 1 if any(word[:5] in asked for word in page.title.casefold().split() if len(word) > 3) else 2
 
 
 @dataclass(frozen=True, slots=True)

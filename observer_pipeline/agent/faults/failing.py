@@ -59,7 +59,7 @@ class Failing:
 
 def _broken(kind: str, messages: tuple[str, ...], question: AgentQuestion, rng: random.Random) -> Injection:
     # Seldom from the first call on: a run without any evidence is wrong at a glance, and teaches nothing.
-    first = min(rng.choice((0, 1, 1, 1, 1, 2, 2, 2, 2, 2)), max(1, len(question.supporting_titles)))
+    first = min(rng.choice((0, *[1] * 7, *[2] * 12)), max(1, len(question.supporting_titles)))
     fault = Failing(first, None, rng.choice(messages))
     return Injection(kind, {"from_call": first, "message": fault.message}, results=fault)
 

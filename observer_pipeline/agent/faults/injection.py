@@ -25,6 +25,7 @@ class Injection:
         details: what exactly was done, for the ledger.
         harmless: the disturbance alone, from which a sound agent recovers; such a run counts as natural.
         pages: title → the paragraph found instead, or None where none is found.
+        late: the title of a paragraph that is not found the first time it should be.
         results: acts on what the tools return.
         model: acts on the model.
         weak: a weaker model does the run.
@@ -35,6 +36,7 @@ class Injection:
     details: dict[str, Any]
     harmless: bool = False
     pages: Mapping[str, Paragraph | None] = field(default_factory=dict)
+    late: str | None = None
     results: ResultFault | None = None
     model: ModelFault | None = None
     weak: bool = False

@@ -10,8 +10,8 @@ import yaml
 
 from observer_core.errors import InputError
 from observer_pipeline.agent.faults.injection import Injection
-from observer_pipeline.agent.faults.registry import FAULTS, HARMLESS, TOSSED
-from observer_pipeline.agent.faults.values import kind_of
+from observer_pipeline.agent.faults.registry import AS_OFTEN, FAULTS, HARMLESS, TOSSED
+from observer_pipeline.agent.faults.values import kind_of, other_side
 from observer_pipeline.agent.questions import AgentQuestion
 
 SEED4_RATES = {"contradiction": 0.09, "missing_evidence": 0.085, "early_stop": 0.08, "weak_model": 0.08}
@@ -19,8 +19,10 @@ SEED4_RATES = {"contradiction": 0.09, "missing_evidence": 0.085, "early_stop": 0
 ALL_SHARE = 0.4
 """Share of seeded runs under the plan `all`."""
 
-_SPARED = 0.75
-"""Share of the faults of `TOSSED` that yes-or-no questions exchange for others."""
+_SPARED = 0.6
+"""Share of the faults of `TOSSED` that questions with two possible answers exchange for others."""
+_OF_TWO = 1 / 3
+"""Share of such questions: yes or no, and which of two."""
 
 NAMED = ("natural", "seed4", "all")
 
@@ -31,11 +33,10 @@ class FaultPlan:
 
     Args:
         rates: kind → share of all runs. Where a question offers no place for the fault drawn, another of the plan is
-            drawn in its stead, so that every sort of question has the same share of seeded runs and none tells; of
-            faults that leave a yes or no to luck most are exchanged for the same reason.
+            drawn in its stead, so that every sort of question has the same share of seeded runs and none tells.
         seed: another seed, other runs.
-        harmless: whether natural runs get the harmless look-alikes of the plan's faults, as often as seeded runs get
-            the faults; without them a failing tool or a cut text would give the fault away.
+        harmless: whether natural runs get the harmless look-alikes of the plan's faults, so often that the mark says
+            nothing (`AS_OFTEN`); without them a failing tool or a cut text would give the fault away.
     """
 
     rates: Mapping[str, float] = field(default_factory=dict)
@@ -54,21 +55,37 @@ class FaultPlan:
     def inject(self, question: AgentQuestion) -> Injection | None:
         """What is done to this question's run: nothing to most natural ones."""
         rng = random.Random(f"fault:{self.seed}:{question.qid}:{question.question}")
-        closed = kind_of(question.answer) == "closed"
-        kind, left = _draw(self.rates, rng.random()), dict(self.rates)
+        left = self._rates_for(question)
+        kind = _draw(left, rng.random())
         while kind:
-            tossed = closed and kind in TOSSED and rng.random() < _SPARED
-            injection = None if tossed else FAULTS[kind](question, rng)
+            injection = FAULTS[kind](question, rng)
             if injection is not None:
                 return injection
             del left[kind]
             kind = _draw(left, rng.random() * sum(left.values()))
         if not self.harmless:
             return None
-        seeded = sum(self.rates.values())
-        looks = {kind: rate / seeded for kind, rate in self.rates.items() if kind in HARMLESS} if seeded else {}
-        look = _draw(looks, rng.random())
+        natural = 1 - sum(self.rates.values())
+        looks = {kind: AS_OFTEN[kind] * rate for kind, rate in self.rates.items() if kind in HARMLESS}
+        look = _draw(looks, rng.random() * max(natural, sum(looks.values())))
         return HARMLESS[look](question, rng) if look else None
+
+    def _rates_for(self, question: AgentQuestion) -> dict[str, float]:
+        """The rates at a question: of two possible answers a fault of `TOSSED` leaves half right, so these get fewer.
+
+        The others of the plan get more there, and at all other questions it is the other way round: each kind keeps
+        its rate, and every sort of question its share of wrong runs.
+        """
+        tossed = sum(rate for kind, rate in self.rates.items() if kind in TOSSED)
+        others = sum(self.rates.values()) - tossed
+        if not tossed or not others:
+            return dict(self.rates)
+        of_two = kind_of(question.answer) == "closed" or other_side(question) is not None
+        more = -_SPARED if of_two else min(_SPARED * _OF_TWO / (1 - _OF_TWO), others / tossed)
+        return {
+            kind: rate * (1 + more if kind in TOSSED else 1 - more * tossed / others)
+            for kind, rate in self.rates.items()
+        }
 
     def to_json(self) -> dict[str, Any]:
         """The plan as its YAML holds it."""

@@ -11,6 +11,7 @@ from observer_pipeline.agent.faults.entities import swapped_hop, wrong_entity
 from observer_pipeline.agent.faults.evidence import (
     contradiction,
     missing_evidence,
+    missing_evidence_harmless,
     stale_result,
     truncated_result,
     truncated_result_harmless,
@@ -53,9 +54,22 @@ FAULTS: dict[str, Fault] = {
 TOSSED = frozenset(
     ("missing_evidence", "truncated_result", "tool_error", "tool_timeout", "wrong_entity", "early_stop", "lost_context")
 )
-"""Faults after which a yes or no is guessed or read from another's page, so that half of these are right by luck."""
+"""Faults after which one of two answers is guessed or read from another's page, so that half are right by luck."""
+
+AS_OFTEN: dict[str, float] = {
+    "missing_evidence": 1.0,
+    "truncated_result": 1.2,
+    "tool_error": 0.8,
+    "tool_timeout": 0.8,
+    "ignored_instruction": 3.0,
+    "prompt_injection": 2.1,
+    "lost_context": 1.4,
+}
+"""How many natural runs get the look-alike of a fault for each run that gets the fault: so many that of all the runs
+with the mark as many end wrong as of others. A fault always ends wrong, its look-alike as often as natural runs."""
 
 HARMLESS: dict[str, Fault] = {
+    "missing_evidence": missing_evidence_harmless,
     "truncated_result": truncated_result_harmless,
     "tool_error": tool_error_harmless,
     "tool_timeout": tool_timeout_harmless,

@@ -26,7 +26,7 @@ def check_model(spec: str) -> None:
         raise InputError(f"unknown model {spec!r}; give {MODELS}")
 
 
-def build_model(spec: str, *, seed: int = 0) -> "BaseLlm":
+def build_model(spec: str, *, seed: int = 0, errs: bool = True) -> "BaseLlm":
     """The model of this name.
 
     Args:
@@ -34,6 +34,7 @@ def build_model(spec: str, *, seed: int = 0) -> "BaseLlm":
             `openai:MODEL@http://host:port/v1`, any server that speaks OpenAI's chat completions, with the key in
             `OBSERVER_AGENT_API_KEY` if it wants one.
         seed: of the offline model's manners, and of the sampling of the others.
+        errs: whether the offline model makes mistakes of its own; the others do as they do.
 
     Raises:
         InputError: no such model.
@@ -43,7 +44,7 @@ def build_model(spec: str, *, seed: int = 0) -> "BaseLlm":
     if spec in ("offline", "offline-weak"):
         from observer_pipeline.agent.models.offline import OfflineLlm
 
-        return OfflineLlm(skill="weak" if spec == "offline-weak" else "strong", seed=seed)
+        return OfflineLlm(skill="weak" if spec == "offline-weak" else "strong", seed=seed, errs=errs)
     if family == "ollama":
         from observer_pipeline.agent.models.ollama_chat import OllamaLlm
 

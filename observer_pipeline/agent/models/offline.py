@@ -6,6 +6,7 @@ every call replays the conversation's results into a fresh `Solver` and takes th
 
 import random
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any
 
 from google.adk.models import BaseLlm, LlmRequest, LlmResponse
@@ -23,6 +24,7 @@ class OfflineLlm(BaseLlm):
     model: str = "offline"
     skill: Skill = "strong"
     seed: int = 0
+    errs: bool = True
 
     async def generate_content_async(
         self,
@@ -50,7 +52,8 @@ class OfflineLlm(BaseLlm):
     def _reply(self, question: str, results: list[dict[str, Any]], tools: set[str | None]) -> list[types.Part]:
         rng = random.Random(f"{self.seed}:{self.skill}:{question}")
         manner = random.Random(f"manner:{self.seed}:{question}:{len(results)}")
-        solver = Solver(understand(question), Temper.draw(rng, self.skill), rng)
+        temper = Temper.draw(rng, self.skill)
+        solver = Solver(understand(question), temper if self.errs else replace(temper, mistake=None), rng)
         moves = solver.moves()
         try:
             call = next(moves)

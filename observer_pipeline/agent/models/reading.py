@@ -56,6 +56,9 @@ _OPENERS = _words(
     "the a an if of by"
 )
 _LINKS = _words("of the and & at for in de von van")
+_THINGS = _words(
+    "town city municipality river film novel building hall firm company manufacturer university college by"
+)
 _PRONOUNS = _words(
     "it its he his she her they their in after although about some born shot begun finished over an a "
     "founded visitors critics parts flooding enrolment teaching do"
@@ -251,7 +254,7 @@ def _values(sentence: str, kind: Kind, title: str) -> list[tuple[int, int, str]]
         found = []
         for match in _TRADE.finditer(sentence):
             words = [word for word in match[1].split() if not word[0].isupper()]
-            if words:
+            if words and words[-1] not in _THINGS and not _LINKS & set(words):
                 found.append((match.start(1), match.end(1), " ".join(words)))
         return found
     if kind == "name":

@@ -4,7 +4,7 @@ Its rules find the answer of nearly every question of the generated world; what 
 """
 
 import random
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,8 @@ Moves = Generator[Call, dict[str, Any], str]
 
 _ALIKE = 0.9
 """Share of a name's words that a title must have to be taken for it."""
+_AT_A_LOSS = 0.8
+"""Chance to admit that nothing was found where a page, or one side of a pair, was not."""
 
 
 @dataclass(slots=True)
@@ -42,7 +44,12 @@ class Stop(Exception):
 
 @dataclass(slots=True)
 class Solver:
-    """One run of the policy over one question."""
+    """One run of the policy over one question.
+
+    How many calls it makes does not hang on whether it finds the answer: `spare` searches beyond the way are drawn
+    before, a page that is not found uses them up, and a way that was lost is searched for as long as it would have
+    been. Else a run would show by its length how it ends.
+    """
 
     ask: Ask
     temper: Temper
@@ -50,6 +57,11 @@ class Solver:
     pages: list[Page] = field(default_factory=list)
     best: str | None = None
     unseen: str | None = None
+    spare: int = field(init=False)
+    lost: bool = False
+
+    def __post_init__(self) -> None:
+        self.spare = self.temper.spare
 
     def moves(self) -> Moves:
         """The tool calls of this run, in order; returns the answer."""
@@ -59,8 +71,7 @@ class Solver:
                 value = yield from self._chain()
             else:
                 value = yield from self._comparison()
-            if value and self.temper.verifies:
-                yield from self._search(self.ask.text)
+            yield from self._search_on()
         except Stop:
             value = value or self.half_way
         return value or self.last_resort()
@@ -73,7 +84,7 @@ class Solver:
     def last_resort(self) -> str:
         """An answer out of what was read, or the admission that there is none."""
         pair = self.ask.form != "chain" and len(self.ask.anchors) >= 2
-        if self.rng.random() >= self.temper.admits:
+        if self.rng.random() >= (_AT_A_LOSS if self.lost else self.temper.admits):
             if self.ask.form in ("same", "is_larger", "is_smaller"):
                 return self.rng.choice(("no", "yes"))
             if self.ask.form in ("larger", "smaller") and pair:
@@ -119,17 +130,15 @@ class Solver:
             found = read(page.text, page.title, relation) if page else None
             if page and hop == mistaken:
                 found = self._mistaken(page, relation, found)
-            if found is None and page and self.temper.patience:
-                page = (yield from self._again(name, relation)) or page
-                found = read(page.text, page.title, relation)
-                found = None if found == self.unseen else found
             if found is None:
-                yield from self._insist()
+                yield from self._grope(relations[hop + 1 :])
+                yield from self._search_on()
                 return self._settle(value, page)
             value = found
             if hop == len(relations) - 1 or relation.kind != "name":
                 break
             if hop == mistaken and self.temper.mistake == "skips":
+                yield from self._grope(relations[hop + 1 :])
                 break
             self.best = name = value
         if value is None:
@@ -169,7 +178,7 @@ class Solver:
 
     def _settle(self, value: str | None, page: Page | None = None) -> str | None:
         """Something to answer though the last relation was not read: a guess from the page, or the value so far."""
-        if self.rng.random() < self.temper.admits:
+        if self.lost or self.rng.random() < self.temper.admits:
             return None
         if self.rng.random() < 0.5 and (found := self._elsewhere()):
             return found
@@ -204,11 +213,11 @@ class Solver:
             values.append(found)
         first, second = values
         if first is None or second is None or used is None:
-            yield from self._insist()
+            return None
+        if self.temper.mistake == "overlooks":
+            self.lost = True
             return None
         turned = self.temper.mistake is not None
-        if self.temper.mistake == "overlooks":
-            yield from self._insist()  # in vain; what it then says of the two is a wrong guess
         if self.ask.form == "same":
             return "yes" if (plain(first) == plain(second)) != turned else "no"
         sizes = as_size(first), as_size(second)
@@ -245,16 +254,14 @@ class Solver:
             query = self.ask.text
         results = yield from self._search(query)
         page = self._titled(name, results) or self._named(name, results)
-        if page is None and query != name:
-            results = yield from self._search(name)
+        if page is None:
+            results = yield from self._search(f"{name} {relation.cues[0]}" if relation and query == name else name)
             page = self._titled(name, results) or self._named(name, results)
-        tries = self.temper.patience
-        while page is None and tries > 0:
-            tries -= 1
-            results = yield from self._search(
-                f"{name} {relation.name.replace('_', ' ')}" if relation and tries else name
-            )
+        while page is None and self.spare > 0:
+            self.spare -= 1
+            results = yield from self._search(relation.cues[0] if relation else name)
             page = self._titled(name, results) or self._named(name, results) or self._like(name, results)
+        self.lost = self.lost or page is None
         return page
 
     def _titled(self, name: str, pages: list[Page]) -> Page | None:
@@ -276,19 +283,22 @@ class Solver:
         close = max(pages, key=lambda page: overlap(name, page.title), default=None)
         return close if close and overlap(name, close.title) >= _ALIKE else None
 
-    def _again(self, name: str, relation: Relation) -> Generator[Call, dict[str, Any], Page | None]:
-        """One more search for a relation that was not found on the page."""
-        results = yield from self._search(f"{name} {relation.name.replace('_', ' ')}")
-        return self._titled(name, results)
+    def _grope(self, relations: Sequence[Relation]) -> Generator[Call, dict[str, Any], None]:
+        """Search for what is left of the way without a name to go by: as long as the way would have been."""
+        for relation in relations:
+            yield from self._search(relation.cues[0])
 
-    def _insist(self) -> Generator[Call, dict[str, Any], None]:
-        """Search on in other words, as agents do that have not found it: real ones call more often where they fail."""
-        last = self.pages[-1:]
-        around = [name for page in last for name in values_of(page.text, page.title, "name")]
+    def _search_on(self) -> Generator[Call, dict[str, Any], None]:
+        """Use up what effort is left, whether it has found the answer or not: open or search for what is named."""
+        around = [name for page in self.pages[-1:] for name in values_of(page.text, page.title, "name")]
         self.rng.shuffle(around)
         words = [*around[:2], self.ask.text, *(f"{name} {self.ask.wanted}" for name in self.ask.anchors)]
-        for query in words[: self.temper.insists]:
-            yield from self._search(query)
+        spare, self.spare = self.spare, 0
+        for query in words[:spare]:
+            if query in around and self.rng.random() < self.temper.lookups:
+                yield from self._lookup(query)
+            else:
+                yield from self._search(query)
 
     def _search(self, query: str) -> Generator[Call, dict[str, Any], list[Page]]:
         response = yield from self._call("search", {"query": query})

@@ -25,25 +25,23 @@ class Temper:
 
     mistake: Mistake | None
     late: float  # where in the chain the mistake happens: 0 at its beginning, 1 at its end
-    patience: int  # further searches when something is not found
-    insists: int  # searches in other words before it makes do with a guess
+    patience: int  # how often more it makes a call that broke down
+    spare: int  # searches beyond the way to the answer
     lookups: float  # chance to open a page by title instead of searching
     whole: float  # chance to search for the whole question first
-    verifies: bool  # searches once more when it has the answer
     admits: float  # chance to say that it found nothing instead of guessing
 
     @classmethod
     def draw(cls, rng: random.Random, skill: Skill) -> "Temper":
-        """A strong model is mostly right; a weak one is often wrong, and looks less far."""
+        """A strong model is mostly right; a weak one is often wrong, and opens fewer pages by title."""
         mistaken = rng.random() < _MISTAKE_RATE[skill]
         [mistake] = rng.choices(get_args(Mistake), weights=[_MISTAKES[m] for m in get_args(Mistake)])
         return cls(
             mistake=mistake if mistaken else None,
-            late=max(rng.random(), rng.random()),
+            late=max(rng.random() for _ in range(3)),
             patience=rng.choice((0, 1, 2) if skill == "strong" else (0, 0, 1)),
-            insists=rng.choice((1, 1, 2, 2)),
+            spare=rng.choice((0, 0, 0, 0, 0, 0, 1, 1, 1, 2)),
             lookups=rng.choice((0.1, 0.5, 0.9) if skill == "strong" else (0.0, 0.3)),
             whole=0.5,
-            verifies=rng.random() < 0.25,
             admits=0.35,
         )
