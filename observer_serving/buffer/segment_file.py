@@ -10,9 +10,10 @@ import errno
 import fcntl
 import mmap
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
-from observer_serving.buffer.segments import BLOCK
+from observer_serving.buffer.segments import BLOCK, HEAD_BYTES, frame, framed
 
 BUFFER_BYTES = 4 << 20
 _DIRECT: int = getattr(os, "O_DIRECT", 0)  # macOS has none
@@ -57,22 +58,28 @@ class SegmentFile:
             path.unlink(missing_ok=True)  # some kernels make the file before they refuse the flag
         self.descriptor = os.open(path, flags | os.O_EXCL, 0o600)
 
-    def append(self, parts: list[bytes]) -> int:
-        """Write the parts one after the other, up to the end of a block; returns how many bytes that were.
+    def append(self, payloads: Iterable[list[bytes]]) -> int:
+        """Write an entry for every payload, given in parts, up to the end of a block; returns how many bytes that were.
 
         Raises:
             OSError: the disk took none or only some of it.
         """
         buffer = self._buffer
         filled = written = 0
-        for part in parts:
-            rest = memoryview(part)
-            while len(rest) > (room := len(buffer) - filled):
-                buffer[filled:] = rest[:room]
-                written += self._write(buffer)
-                rest, filled = rest[room:], 0
-            buffer[filled : filled + len(rest)] = rest
-            filled += len(rest)
+        for parts in payloads:
+            size = sum(map(len, parts))
+            if HEAD_BYTES + size <= len(buffer) - filled:
+                frame(buffer[filled:], parts, size)
+                filled += HEAD_BYTES + size
+                continue
+            for part in framed(parts):
+                rest = memoryview(part)
+                while len(rest) > (room := len(buffer) - filled):
+                    buffer[filled:] = rest[:room]
+                    written += self._write(buffer)
+                    rest, filled = rest[room:], 0
+                buffer[filled : filled + len(rest)] = rest
+                filled += len(rest)
         missing = -filled % BLOCK
         buffer[filled : filled + missing] = bytes(missing)
         return written + self._write(buffer[: filled + missing])

@@ -9,6 +9,7 @@ from isal.isal_zlib import crc32
 
 MAGIC = b"OBSR"
 _ENTRY = struct.Struct("<4sII")  # magic, length, crc32 of the payload
+HEAD_BYTES = _ENTRY.size
 BLOCK = 4096
 """What is written at once ends at a multiple of this, filled up with zeros (`segment_file`)."""
 
@@ -34,6 +35,19 @@ def stretches(data: bytes) -> Iterator[tuple[int, int, bytes | None]]:
         stop = len(data) if resume == -1 else resume
         yield position, stop, None
         position = stop
+
+
+def frame(buffer: memoryview, parts: list[bytes], size: int) -> None:
+    """Write an entry around a payload of `size` bytes, given in parts, to the beginning of `buffer`.
+
+    The checksum is of the payload in one piece there: part by part, taking it would let go of the interpreter for every
+    part, and wait to get it back.
+    """
+    place = _ENTRY.size
+    for part in parts:
+        buffer[place : place + len(part)] = part
+        place += len(part)
+    _ENTRY.pack_into(buffer, 0, MAGIC, size, crc32(buffer[_ENTRY.size : place]))
 
 
 def framed(parts: list[bytes]) -> list[bytes]:

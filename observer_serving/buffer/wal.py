@@ -22,7 +22,7 @@ from observer_core.files import fsync_dir, write_whole
 from observer_serving.buffer.protocol import BufferUnavailableError, Damage, Logged
 from observer_serving.buffer.received import Received, without_trace
 from observer_serving.buffer.segment_file import SegmentFile, write_buffer
-from observer_serving.buffer.segments import framed, stretches, takes_data
+from observer_serving.buffer.segments import stretches, takes_data
 
 log = logging.getLogger(__name__)
 
@@ -313,7 +313,7 @@ class WriteAheadLog:
 
     def _commit(self, batch: list[_Waiting]) -> None:
         try:
-            number = self._write([part for waiting in batch for part in framed(waiting.received.encode())])
+            number = self._write([waiting.received.encode() for waiting in batch])
         except OSError as error:
             self.failure = f"cannot write the log in {self._folder}: {error.strerror or error}"
             log.error("%s; free space, clients are told to come back", self.failure)
@@ -325,7 +325,7 @@ class WriteAheadLog:
         self._on_commit([Logged(number, waiting.received) for waiting in batch])
         _answer(batch, None)
 
-    def _write(self, parts: list[bytes]) -> int:
+    def _write(self, payloads: list[list[bytes]]) -> int:
         """Append to the active segment and sync; on failure the segment is as it was (or is given up)."""
         writer = self._writer
         now = self._monotonic()
@@ -336,7 +336,7 @@ class WriteAheadLog:
         ):
             writer = self._open_segment(now)
         try:
-            written = writer.file.append(parts)
+            written = writer.file.append(payloads)
             if self._sync:
                 _sync(writer.file.descriptor)
         except OSError:
