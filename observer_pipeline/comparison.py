@@ -48,6 +48,9 @@ def trained_runs(warehouse: Warehouse) -> dict[str, RunDirectory]:
 def choose_challenger(runs: dict[str, RunDirectory], validation: Sequence[Trace]) -> RunDirectory:
     """The family with the lowest Brier score on `validation`; `test` is not looked at for the choice.
 
+    A model that says the same of every trace (its calibration found nothing in its scores) ranks nothing, so one that
+    does not goes before it: on few traces the base rate alone may well have the lowest Brier score.
+
     Raises:
         InputError: nothing but a baseline was trained.
     """
@@ -59,12 +62,13 @@ def choose_challenger(runs: dict[str, RunDirectory], validation: Sequence[Trace]
     if len(candidates) == 1:
         return candidates[0]
 
-    def brier(run: RunDirectory) -> float:
-        scores = load_scorer(run).score(validation)
+    def is_flat_and_brier(run: RunDirectory) -> tuple[bool, float]:
+        scores = [score.p_wrong for score in load_scorer(run).score(validation)]
         total = sum(t.weight for t in validation)
-        return sum(t.weight * (s.p_wrong - t.is_wrong) ** 2 for t, s in zip(validation, scores, strict=True)) / total
+        brier = sum(t.weight * (p - t.is_wrong) ** 2 for t, p in zip(validation, scores, strict=True)) / total
+        return len(set(scores)) == 1 < len(scores), brier
 
-    return min(candidates, key=brier)
+    return min(candidates, key=is_flat_and_brier)
 
 
 def compare_night(

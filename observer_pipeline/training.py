@@ -89,7 +89,7 @@ def stack_newest(
     """Stack the newest run of a family, follow it in MLflow, and note it in the table `training_runs`.
 
     Args:
-        base: `kev`, `laya`, or `best`: the one with the lower Brier score on the validation split.
+        base: `kev`, `laya`, or `best`: what `choose_challenger` takes.
 
     Raises:
         InputError: there is no such run, or the data set is missing, empty, of one class or too small.
