@@ -59,7 +59,7 @@ def protobuf_from_json(body: bytes) -> bytes:
     Raises:
         DecodeError: not OTLP/JSON; names the field's path.
     """
-    return json_to_wire(ExportTraceServiceRequest.DESCRIPTOR, body) if body else b""
+    return json_to_wire(body) if body else b""
 
 
 def scan_otlp_file(path: Path) -> tuple[list[ExportTraceServiceRequest], list[LineProblem]]:

@@ -5,6 +5,7 @@ import contextlib
 import json
 import math
 
+import msgspec
 import pytest
 from google.protobuf import json_format
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 from observer_core.errors import InputError
 from observer_core.traces.otlp import DecodeError, decode_request, read_otlp_file, scan_otlp_file, write_otlp_file
 from observer_core.traces.otlp_json import MAX_DEPTH, dump_json_message, to_json_object
+from observer_core.traces.otlp_schema import OtlpMessage
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 IDS = st.binary(max_size=17)
@@ -182,15 +184,15 @@ def test_unknown_fields_and_original_names_are_ignored():
     [
         ('{"traceId":"W47/95gDgQPSabYzgT/GDA=="}', ".traceId", "hex"),
         ('{"traceId":"abc"}', ".traceId", "hex"),
-        ('{"links":[{},{"spanId":7}]}', ".links[1].spanId", "hex"),
+        ('{"links":[{},{"spanId":7}]}', ".links[1].spanId", "a string, not a number"),
         ('{"kind":"SPAN_KIND_SERVER"}', ".kind", "enum names"),
         ('{"status":{"code":"2"}}', ".status.code", "integer"),
         (_attribute('{"stringValue":1}'), ".attributes[0].value.stringValue", "a string"),
-        (_attribute('{"intValue":"1","boolValue":true}'), ".attributes[0].value.boolValue", "one type"),
+        (_attribute('{"intValue":"1","boolValue":true}'), ".attributes[0].value.intValue", "one type"),
         ('{"attributes":[null]}', ".attributes[0]", "an object"),
         ('{"attributes":{}}', ".attributes", "an array"),
         ('{"flags":-1}', ".flags", "from 0"),
-        ('{"flags":true}', ".flags", "integer"),
+        ('{"flags":true}', ".flags", "a number, not a boolean"),
         ('{"startTimeUnixNano":18446744073709551616}', ".startTimeUnixNano", "integer"),
         (_attribute('{"intValue":-9223372036854775809}'), ".attributes[0].value.intValue", "integer"),
         ('{"startTimeUnixNano":"1.5"}', ".startTimeUnixNano", "integer"),
@@ -205,9 +207,39 @@ def test_bad_fields_are_named(span, path, problem):
     assert problem in caught.value.problem
 
 
+def test_the_messages_read_from_json_have_every_field_of_the_schema():
+    def reachable(descriptor, found):
+        if descriptor.full_name not in found:
+            found[descriptor.full_name] = {field.json_name for field in descriptor.fields}
+            for field in descriptor.fields:
+                if field.message_type is not None:
+                    reachable(field.message_type, found)
+        return found
+
+    ours = {
+        kind.descriptor.full_name: {field.encode_name for field in msgspec.structs.fields(kind)}
+        for kind in OtlpMessage.__subclasses__()
+    }
+    assert ours == reachable(ExportTraceServiceRequest.DESCRIPTOR, {})
+
+
+@pytest.mark.parametrize("size", [0, 127, 128, 15_743, 15_744, 16_383, 16_384, 70_000])
+@pytest.mark.parametrize("key", ["", "k", "k" * 127, "k" * 128, "ключ" * 30, "k" * 20_000])
+def test_texts_of_every_length_of_length(size, key):
+    attributes = [KeyValue(key=key, value=AnyValue(string_value="é" * (size // 2) + "e" * (size % 2)))] * 2
+    request = ExportTraceServiceRequest(
+        resource_spans=[ResourceSpans(scope_spans=[ScopeSpans(spans=[Span(attributes=attributes)])])]
+    )
+    assert decode_request(dump_json_message(request), "json") == request
+
+
 @pytest.mark.parametrize(
-    "body", [b"[]", b"{", b'{"resourceSpans":[', b"\xff\xfe", b'{"resourceSpans":3}', b'"\\ud800"']
-)
+    "body",
+    [
+        b"[]", b"{", b'{"resourceSpans":[', b"\xff\xfe", b'{"resourceSpans":3}', b'"\\ud800"', b'{"x":' + b"[" * 100_000,
+        _request('{"name":"\\ud800"}'), _request('{"name":"a"}').replace(b'"a"', b'"\xff"'), _request('{"name":"a"}') + b"x",
+    ],
+)  # fmt: skip
 def test_bodies_that_are_not_otlp_json(body):
     with pytest.raises(DecodeError):
         decode_request(body, "json")
