@@ -16,7 +16,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 
 from observer_core.errors import InputError
 from observer_core.traces.otlp import DecodeError, decode_request, read_otlp_file, scan_otlp_file, write_otlp_file
-from observer_core.traces.otlp_json import MAX_DEPTH, dump_json_message, to_json_object
+from observer_core.traces.otlp_json import dump_json_message, to_json_object
+from observer_core.traces.otlp_json_read import MAX_DEPTH
 from observer_core.traces.otlp_schema import OtlpMessage
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
