@@ -96,7 +96,7 @@ class Engine:
         self._decided: deque[tuple[Decision, Scored]] = deque()
         self._outcomes: deque[ExportOutcome] = deque()
         self._retry_at: float | None = None
-        self._stopping = threading.Event()
+        self._stopping, self._out_of_time = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="observer-engine", daemon=True)
         self.failure: str | None = None
         """Why decisions cannot be written down at the moment; `None` when they can."""
@@ -164,6 +164,9 @@ class Engine:
         self._thread.join(timeout=seconds)
         if self._thread.is_alive():
             log.warning("not everything was decided within the drain deadline; the rest is decided after the restart")
+            self._out_of_time.set()
+            self._events.put(None)
+            self._thread.join()  # what it writes to is closed next; it ends with the step it is in
 
     # -- after a restart
 
@@ -389,8 +392,9 @@ class Engine:
         self.step()
         if self._decides_open:
             for assembled in self._assembler.flush("shutdown", self._clock.monotonic()):
-                self._complete(assembled)
-        while self.in_flight or self._delivery.pending:
+                if not self._out_of_time.is_set():
+                    self._complete(assembled)
+        while (self.in_flight or self._delivery.pending) and not self._out_of_time.is_set():
             self.step(self._wait())
         self._delivery.settle()
         self.step()

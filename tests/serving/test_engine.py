@@ -374,6 +374,18 @@ def test_a_large_trace_is_handed_over_while_its_neighbours_are_decided(bench: Be
         ]
 
 
+def test_what_the_drain_deadline_leaves_is_decided_after_a_restart(bench: Bench):
+    bench.receive(*new_trace(3))
+    bench.engine.start()
+    wait_until(lambda: bench.engine.open_traces == 1)
+    bench.engine.drain(0.1)  # nobody runs the scorer
+    assert not bench.engine.alive, "it would go on writing to what is closed next"
+    assert bench.decisions() == []
+    bench.crash()
+    bench.settle()
+    assert len(bench.decisions()) == 1
+
+
 def test_a_batch_sent_again_around_a_crash_counts_once(bench: Bench):
     trace_id, span_ids = new_trace(3)
     bench.receive(trace_id, span_ids)
