@@ -157,7 +157,9 @@ class App:
             settings.assembly.max_total_bytes, lambda: 0 if self.wal.shared else self.engine.backlog_bytes
         )
         self._redactor = make_redactor(settings.redact, metrics)
-        receiver = self._receiver = Receiver(self.wal, self._gate, clock, metrics, self._redactor)
+        receiver = self._receiver = Receiver(
+            self.wal, self._gate, clock, metrics, self._redactor, max_spans=settings.receive.max_request_spans
+        )
         parts = Parts(
             version=version("observer-pipeline"),
             receiver=receiver,

@@ -5,6 +5,7 @@ A file is either JSON lines (one `ExportTraceServiceRequest` a line; `.json`, `.
 """
 
 import struct
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
@@ -53,18 +54,19 @@ def parse_request(body: bytes) -> ExportTraceServiceRequest:
         raise DecodeError(f"not a protobuf ExportTraceServiceRequest: {error}; send OTLP traces") from None
 
 
-def protobuf_from_json(body: bytes) -> bytes:
+def protobuf_from_json(body: bytes, most: int = sys.maxsize) -> bytes:
     """The protobuf form of an export request in JSON; an empty body is an empty request.
 
     Raises:
         DecodeError: not OTLP/JSON; names the field's path.
+        TooManySpansError: there are more than `most` resources, scopes and spans.
     """
     if not body:
         return b""
     # Not with the module: a start need not wait for msgspec.
     from observer_core.traces.otlp_json_read import json_to_wire
 
-    return json_to_wire(body)
+    return json_to_wire(body, most)
 
 
 def scan_otlp_file(path: Path) -> tuple[list[ExportTraceServiceRequest], list[LineProblem]]:

@@ -38,6 +38,11 @@ class DecodeError(InputError):
         return DecodeError(self.problem, f"{parent}{joint}{self.path}")
 
 
+class TooManySpansError(InputError):
+    """There are more resources, scopes and spans in a request than may be: a span of two bytes takes hundreds once it
+    is read."""
+
+
 def to_json_object(message: Message) -> dict[str, Any]:
     """The OTLP/JSON object of a message: hex ids, 64-bit integers as strings, enums as integers.
 

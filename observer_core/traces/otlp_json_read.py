@@ -9,6 +9,7 @@ import binascii
 import math
 import re
 import struct
+import sys
 from collections.abc import Callable, Iterable
 from functools import cache, lru_cache, partial
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ import msgspec
 from google.protobuf.descriptor import FieldDescriptor
 from msgspec.structs import astuple
 
-from observer_core.traces.otlp_json import HEX_FIELDS, DecodeError
+from observer_core.traces.otlp_json import HEX_FIELDS, DecodeError, TooManySpansError
 from observer_core.traces.otlp_schema import AnyValue, ExportRequest, KeyValue, OtlpMessage, Span
 
 MAX_DEPTH = 90
@@ -42,15 +43,25 @@ _Write = Callable[[list[bytes], Any, int], int]
 returns how many bytes that is."""
 
 
-def json_to_wire(data: bytes) -> bytes:
+def json_to_wire(data: bytes, most: int = sys.maxsize) -> bytes:
     """The protobuf form of an export request given as JSON text.
 
     Raises:
         DecodeError: not JSON, or a field has the wrong type; names the field's path.
+        TooManySpansError: there are more than `most` resources, scopes and spans.
     """
+    request = _read(ExportRequest, data)
+    if _count(request) > most:
+        raise TooManySpansError
     parts: list[bytes] = []
-    _write_fields(parts, _read(ExportRequest, data), 0)
+    _write_fields(parts, request, 0)
     return b"".join(parts)
+
+
+def _count(request: ExportRequest) -> int:
+    resources = request.resource_spans or ()
+    scopes = [scope for resource in resources for scope in resource.scope_spans or ()]
+    return len(resources) + len(scopes) + sum(len(scope.spans or ()) for scope in scopes)
 
 
 _PROBLEM = re.compile(r"Expected `(?P<expected>[^`]*)`, got `(?P<given>\w+)`")

@@ -81,6 +81,9 @@ class ReceiveSettings(Section):
         default="/v1/traces", pattern=r"^/[!-~]*[^/]$", description="Where OTLP/HTTP clients post traces to"
     )
     max_request: Size = Field(default=64 << 20, description="Largest request, after decompression")
+    max_request_spans: int = Field(
+        default=200_000, ge=1, description="Most spans in one request, with the resources and scopes they are under"
+    )
     max_waiting: Size = Field(default=256 << 20, description="What may wait for the disk before clients get 503")
 
 

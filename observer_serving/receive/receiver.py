@@ -9,11 +9,13 @@ import orjson
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from observer_core.traces.otlp import DecodeError, parse_request, protobuf_from_json
+from observer_core.traces.otlp_json import TooManySpansError
 from observer_serving.buffer.protocol import Buffer, BufferUnavailableError
 from observer_serving.buffer.received import JsonTrace, Received
 from observer_serving.clock import Clock
 from observer_serving.metrics import Metrics
-from observer_serving.receive.status import BAD_DATA, OVERLOADED, Encoding, RefusedError
+from observer_serving.receive.layout import MIN_SPAN_BYTES, OddWireError, survey
+from observer_serving.receive.status import BAD_DATA, OVERLOADED, TOO_LARGE, Encoding, RefusedError
 from observer_serving.receive.wire import Cut, cut
 from observer_serving.redact import Redactor
 
@@ -74,15 +76,24 @@ class Gate:
 
 
 class Receiver:
-    """Accepts export requests and JSON traces; nothing is acknowledged before the buffer has it."""
+    """Accepts export requests and JSON traces; nothing is acknowledged before the buffer has it. Requests of more than
+    `max_spans` resources, scopes and spans are refused."""
 
     def __init__(
-        self, buffer: Buffer, gate: Gate, clock: Clock, metrics: Metrics, redactor: Redactor | None = None
+        self,
+        buffer: Buffer,
+        gate: Gate,
+        clock: Clock,
+        metrics: Metrics,
+        redactor: Redactor | None = None,
+        *,
+        max_spans: int,
     ) -> None:
         self._buffer = buffer
         self._gate = gate
         self._clock = clock
         self._metrics = metrics
+        self._max_spans = max_spans
         self._large = ThreadPoolExecutor(1, "observer-decode")
         self.redactor = redactor
         """What takes out of a request what must not be written down; `None` when nothing is to be."""
@@ -105,7 +116,7 @@ class Receiver:
         redactor = self.redactor
         if (encoding == "json" or redactor is not None) and len(body) > _OFF_LOOP_BYTES:
             return asyncio.ensure_future(self._accept_large(received_ns, body, encoding, redactor))
-        return self._accept(received_ns, _decode(body, encoding, redactor))
+        return self._accept(received_ns, _decode(body, encoding, redactor, self._max_spans))
 
     def accept_trace(self, trace_id: bytes, data: bytes) -> asyncio.Future[Accepted]:
         """Take in a trace given as JSON text (already valid); the future is done when it is safe.
@@ -120,7 +131,7 @@ class Receiver:
         self, received_ns: int, body: bytes, encoding: Encoding, redactor: Redactor | None
     ) -> Accepted:
         loop = asyncio.get_running_loop()
-        result = await loop.run_in_executor(self._large, _decode, body, encoding, redactor)
+        result = await loop.run_in_executor(self._large, _decode, body, encoding, redactor, self._max_spans)
         return await self._accept(received_ns, result)
 
     def _accept(self, received_ns: int, result: Cut) -> asyncio.Future[Accepted]:
@@ -157,13 +168,26 @@ def _come_back(error: BufferUnavailableError) -> RefusedError:
     return RefusedError(OVERLOADED, f"{error}; send again", retry_after=RETRY_AFTER)
 
 
-def _decode(body: bytes, encoding: Encoding, redactor: Redactor | None) -> Cut:
+def _decode(body: bytes, encoding: Encoding, redactor: Redactor | None, max_spans: int) -> Cut:
+    layout = None
     try:
         if encoding == "json":
-            body = protobuf_from_json(body)
+            body = protobuf_from_json(body, max_spans)
+        if len(body) > max_spans * MIN_SPAN_BYTES:
+            layout = survey(body, max_spans)
         message = parse_request(body)
     except DecodeError as error:
         raise RefusedError(BAD_DATA, str(error)) from None
+    except OddWireError:
+        raise RefusedError(
+            BAD_DATA, "not an ExportTraceServiceRequest as protobuf writes it; send OTLP traces"
+        ) from None
+    except TooManySpansError:
+        raise RefusedError(
+            TOO_LARGE,
+            f"more than {max_spans} resources, scopes and spans in one request; send less at once or raise "
+            "receive.max_request_spans",
+        ) from None
     if redactor is not None:
-        body = redactor.spans(message, body)
-    return cut(message, body)
+        body, layout = redactor.spans(message, body), None
+    return cut(message, body, layout)

@@ -6,7 +6,7 @@ concatenation, because protobuf merges repeated fields. Ids come from the parsed
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -14,23 +14,24 @@ from typing import Any
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from observer_serving.receive.layout import (
+    RESOURCE_SPANS,
+    SCOPE_SPANS,
+    SPANS,
+    Layout,
+    OddWireError,
+    envelope,
+    header,
+    lockstep,
+    survey,
+)
+
 TRACE_ID_BYTES = 16
 SPAN_ID_BYTES = 8
 _NO_TRACE = bytes(TRACE_ID_BYTES)
 _NO_SPAN = bytes(SPAN_ID_BYTES)
 
-# Tags of length-delimited fields: (field << 3) | 2.
-_RESOURCE_SPANS = 0x0A  # ExportTraceServiceRequest.resource_spans = 1
-_SCOPE_SPANS = 0x12  # ResourceSpans.scope_spans = 2
-_SPANS = 0x12  # ScopeSpans.spans = 2
 _MAX_REASONS = 5
-
-_Place = tuple[int, int, int]
-"""Where a field of a message lies: its tag, the start of its content, its end."""
-
-
-class _OddWireError(Exception):
-    """The wire and the parsed message do not line up (an encoding no real client uses)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +98,13 @@ class _Builder:
         if self.ranges:
             spans = [self.body[start:stop] for start, stop in self.ranges]
             size = len(self.scope_head) + sum(map(len, spans))
-            self.resource_parts += (_header(_SCOPE_SPANS, size), self.scope_head, *spans)
+            self.resource_parts += (header(SCOPE_SPANS, size), self.scope_head, *spans)
             self.ranges = []
 
     def _close_resource(self) -> None:
         if self.resource_parts:
             size = sum(map(len, self.resource_parts))
-            self.parts += (_header(_RESOURCE_SPANS, size), *self.resource_parts)
+            self.parts += (header(RESOURCE_SPANS, size), *self.resource_parts)
 
 
 def split_ids(ids: bytes | bytearray) -> list[bytes]:
@@ -112,21 +113,23 @@ def split_ids(ids: bytes | bytearray) -> list[bytes]:
     return [raw[i : i + SPAN_ID_BYTES] for i in range(0, len(raw), SPAN_ID_BYTES)]
 
 
-def cut(message: ExportTraceServiceRequest, body: bytes) -> Cut:
+def cut(message: ExportTraceServiceRequest, body: bytes, layout: Layout | None = None) -> Cut:
     """Cut the request `body`, parsed as `message`, into pieces; spans with unusable ids are left out and counted.
 
-    A trace id is 16 bytes and a span id 8, neither all zero (the OTLP schema's own rule).
+    A trace id is 16 bytes and a span id 8, neither all zero (the OTLP schema's own rule). `layout` is what `survey`
+    gave for this body, if it was asked.
     """
     try:
-        return _whole(message, body) or _cut(message, body)
-    except _OddWireError:
+        return _whole(message, body) or _cut(message, body, layout or survey(body))
+    except OddWireError:
         message.DiscardUnknownFields()  # where groups and other oddities live
-        return _cut(message, message.SerializeToString())
+        body = message.SerializeToString()
+        return _cut(message, body, survey(body))
 
 
 def _whole(message: ExportTraceServiceRequest, body: bytes) -> Cut | None:
     """The request as one piece, just as it came, if it is nothing but usable spans of one trace."""
-    head, resources = _envelope(body, 0, len(body), _RESOURCE_SPANS)
+    head, resources = envelope(body, 0, len(body), RESOURCE_SPANS)
     if head or len(resources) != len(message.resource_spans):
         return None
     trace_id = None
@@ -164,27 +167,23 @@ def _is_ended_root(span: Span) -> bool:
     return (not parent or parent == _NO_SPAN) and span.end_time_unix_nano != 0
 
 
-def _cut(message: ExportTraceServiceRequest, body: bytes) -> Cut:
+def _cut(message: ExportTraceServiceRequest, body: bytes, layout: Layout) -> Cut:
     builders: dict[bytes, _Builder] = {}
     refused: Counter[str] = Counter()
     total = scope_number = 0
     different: set[bytes] = set()
     view = memoryview(body)
-    _, resources = _envelope(body, 0, len(body), _RESOURCE_SPANS)
-    in_lockstep = _lockstep(message.resource_spans, resources)
-    for resource_number, (resource_spans, (_, r_start, r_stop)) in enumerate(in_lockstep):
-        resource_head, scopes = _envelope(body, r_start, r_stop, _SCOPE_SPANS)
-        for scope_spans, (_, s_start, s_stop) in _lockstep(resource_spans.scope_spans, scopes):
+    in_lockstep = lockstep(message.resource_spans, layout)
+    for resource_number, (resource_spans, (resource_head, scopes)) in enumerate(in_lockstep):
+        for scope_spans, (scope_head, places, are_neighbours) in lockstep(resource_spans.scope_spans, scopes):
             scope_number += 1
-            scope_head, places = _envelope(body, s_start, s_stop, _SPANS)
             spans = list(scope_spans.spans)
             if len(spans) != len(places):
-                raise _OddWireError
+                raise OddWireError
             total += len(spans)
             span_ids = [span.span_id for span in spans]
             different.update(span_ids)
             ids_are_usable = _are_usable(span_ids)
-            are_neighbours = bool(places) and places[-1][2] - places[0][0] == s_stop - s_start - len(scope_head)
             first = 0
             for trace_id, run in groupby([span.trace_id for span in spans]):
                 last = first + len(list(run))
@@ -238,35 +237,35 @@ def patch(message: ExportTraceServiceRequest, body: bytes, changed: Collection[t
     """
     try:
         return _patch(message, body, changed)
-    except _OddWireError:
+    except OddWireError:
         message.DiscardUnknownFields()
         return message.SerializeToString()
 
 
 def _patch(message: ExportTraceServiceRequest, body: bytes, changed: Collection[tuple[int, ...]]) -> bytes:
     touched = {place[:depth] for place in changed for depth in range(1, len(place) + 1)}
-    head, resources = _envelope(body, 0, len(body), _RESOURCE_SPANS)
+    head, resources = envelope(body, 0, len(body), RESOURCE_SPANS)
     out = [head]
-    for r, (resource_spans, (r_field, r_start, r_stop)) in enumerate(_lockstep(message.resource_spans, resources)):
+    for r, (resource_spans, (r_field, r_start, r_stop)) in enumerate(lockstep(message.resource_spans, resources)):
         if (r,) not in touched:
             out.append(body[r_field:r_stop])
             continue
-        r_head, scopes = _envelope(body, r_start, r_stop, _SCOPE_SPANS)
+        r_head, scopes = envelope(body, r_start, r_stop, SCOPE_SPANS)
         inner = [_own_fields(resource_spans, "scope_spans") if (r,) in changed else r_head]
-        for s, (scope_spans, (s_field, s_start, s_stop)) in enumerate(_lockstep(resource_spans.scope_spans, scopes)):
+        for s, (scope_spans, (s_field, s_start, s_stop)) in enumerate(lockstep(resource_spans.scope_spans, scopes)):
             if (r, s) not in touched:
                 inner.append(body[s_field:s_stop])
                 continue
-            s_head, spans = _envelope(body, s_start, s_stop, _SPANS)
+            s_head, spans = envelope(body, s_start, s_stop, SPANS)
             parts = [_own_fields(scope_spans, "spans") if (r, s) in changed else s_head]
-            for i, (span, (field, _, stop)) in enumerate(_lockstep(scope_spans.spans, spans)):
+            for i, (span, (field, _, stop)) in enumerate(lockstep(scope_spans.spans, spans)):
                 if (r, s, i) in changed:
                     encoded = span.SerializeToString()
-                    parts += (_header(_SPANS, len(encoded)), encoded)
+                    parts += (header(SPANS, len(encoded)), encoded)
                 else:
                     parts.append(body[field:stop])
-            inner += (_header(_SCOPE_SPANS, sum(map(len, parts))), *parts)
-        out += (_header(_RESOURCE_SPANS, sum(map(len, inner))), *inner)
+            inner += (header(SCOPE_SPANS, sum(map(len, parts))), *parts)
+        out += (header(RESOURCE_SPANS, sum(map(len, inner))), *inner)
     return b"".join(out)
 
 
@@ -301,81 +300,3 @@ def _in_words(reasons: Counter[str], repeated: int) -> str:
             f"{repeated} span(s) have the id of another span of their trace in this request; one of each is kept"
         )
     return "; ".join(words)
-
-
-def _lockstep(messages: Any, places: list[_Place]) -> Iterator[tuple[Any, _Place]]:
-    if len(messages) != len(places):
-        raise _OddWireError
-    return zip(messages, places, strict=True)
-
-
-def _envelope(body: bytes, start: int, stop: int, child_tag: int) -> tuple[bytes, list[_Place]]:
-    """All bytes of a message that are not its children, and where each child lies."""
-    head: list[bytes] = []
-    children: list[_Place] = []
-    position = start
-    while position < stop:
-        field_start = position
-        tag = body[position]
-        if tag < 0x80:
-            position += 1
-        else:
-            tag, position = _read_varint(body, position)
-        wire_type = tag & 7
-        if wire_type == 2:
-            length = body[position]
-            if length < 0x80:
-                position += 1
-            elif body[position + 1] < 0x80:  # most spans
-                length = length & 0x7F | body[position + 1] << 7
-                position += 2
-            else:
-                length, position = _read_varint(body, position)
-            end = position + length
-            if tag == child_tag:
-                children.append((field_start, position, end))
-                position = end
-                continue
-            position = end
-        elif wire_type == 0:
-            _, position = _read_varint(body, position)
-        elif wire_type == 5:
-            position += 4
-        elif wire_type == 1:
-            position += 8
-        else:  # groups: deprecated, never in OTLP
-            raise _OddWireError
-        head.append(body[field_start:position])
-    if position != stop:
-        raise _OddWireError
-    return b"".join(head), children
-
-
-def _read_varint(body: bytes, position: int) -> tuple[int, int]:
-    byte = body[position]
-    if byte < 0x80:
-        return byte, position + 1
-    value, shift = byte & 0x7F, 7
-    while True:
-        position += 1
-        byte = body[position]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position + 1
-        shift += 7
-
-
-def _header(tag: int, length: int) -> bytes:
-    """Tag and length of a length-delimited field."""
-    if length < 0x80:
-        return bytes((tag, length))
-    if length < 0x4000:
-        return bytes((tag, length & 0x7F | 0x80, length >> 7))
-    if length < 0x200000:
-        return bytes((tag, length & 0x7F | 0x80, length >> 7 & 0x7F | 0x80, length >> 14))
-    out = bytearray((tag,))
-    while length > 0x7F:
-        out.append((length & 0x7F) | 0x80)
-        length >>= 7
-    out.append(length)
-    return bytes(out)

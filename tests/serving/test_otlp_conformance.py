@@ -183,6 +183,49 @@ def test_C2_a_chunked_body_is_cut_off_at_the_limit(service):
     assert answer.status_code == 413
 
 
+def _request(resources: int, scopes: int, spans: int) -> ExportTraceServiceRequest:
+    """So many of each under each."""
+    request = ExportTraceServiceRequest()
+    for _ in range(resources):
+        resource_spans = request.resource_spans.add()
+        for _ in range(scopes):
+            scope_spans = resource_spans.scope_spans.add()
+            for _ in range(spans):
+                scope_spans.spans.add(trace_id=secrets.token_bytes(16), span_id=secrets.token_bytes(8), name="n" * 50)
+    return request
+
+
+def test_C2_a_request_of_very_many_spans_is_refused_before_it_takes_hundreds_of_times_its_size(service):
+    """Also when the limit is met by resources or scopes; those that just fit are taken, and one gRPC call is as good."""
+    few = service(receive={"max_request_spans": 100})
+    for shape, wanted in (
+        ((1, 1, 98), 200),
+        ((1, 1, 99), 413),
+        ((4, 4, 5), 200),
+        ((4, 4, 6), 413),
+        ((101, 0, 0), 413),
+        ((1, 100, 0), 413),
+        ((10, 9, 0), 200),
+        ((10, 10, 0), 413),
+    ):
+        request = _request(*shape)
+        for content_type, body in ((PROTOBUF, request.SerializeToString()), (JSON, dump_json_message(request))):
+            answer = post(few, body, content_type)
+            assert answer.status_code == wanted, (shape, content_type)
+            if wanted == 413:
+                assert "receive.max_request_spans" in status_of(answer).message
+    with pytest.raises(grpc.RpcError) as caught:
+        stub(few).Export(_request(1, 1, 99))
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("odd", [b"\x0b\x0c", b"\xff" * 11, b"\x0a\xff\xff\xff\xff\x0f"])
+def test_C2_what_cannot_be_counted_is_no_way_around_the_limit(service, odd: bytes):
+    few = service(receive={"max_request_spans": 100})
+    answer = post(few, odd + _request(1, 1, 200).SerializeToString())
+    assert answer.status_code == 400
+
+
 def test_C3_a_hundred_thousand_bad_spans_get_a_short_answer(shared_service: Service):
     request = make_request(new_trace(1))
     spans = request.resource_spans[0].scope_spans[0].spans
