@@ -50,8 +50,24 @@ class Received:
 
     @classmethod
     def decode(cls, data: bytes) -> "Received":
-        """Read an entry whose checksum has been verified."""
+        """Read an entry whose checksum has been verified.
+
+        Raises:
+            ValueError: `encode` did not make it.
+        """
+        try:
+            received, end = cls._decode(data)
+        except struct.error as error:
+            raise ValueError(str(error)) from None
+        if end != len(data):
+            raise ValueError(f"it is {len(data)} bytes long and should be {end}")
+        return received
+
+    @classmethod
+    def _decode(cls, data: bytes) -> "tuple[Received, int]":
         kind, received_ns, count = _HEAD.unpack_from(data)
+        if kind not in (_KIND_SPANS, _KIND_TRACE):
+            raise ValueError(f"unknown kind {kind}")
         position = _HEAD.size
         items: list[Piece | JsonTrace] = []
         for _ in range(count):
@@ -65,17 +81,20 @@ class Received:
                 start = position + _TRACE_HEAD.size
                 items.append(JsonTrace(trace_id, data[start : start + length]))
             position = start + length
-        return cls(received_ns, tuple(items))
+        return cls(received_ns, tuple(items)), position
 
 
-def without_trace(segment: bytes, trace_id: bytes) -> tuple[bytes, int]:
-    """A segment of the log without a trace's items, and how many those were."""
+def without_trace(segment: bytes, seed: int, trace_id: bytes) -> tuple[bytes, int]:
+    """A segment of the log without a trace's items, and how many those were; what cannot be read goes too."""
     erased = 0
     parts: list[bytes] = []
-    for payload in payloads(segment):
-        received = Received.decode(payload)
+    for payload in payloads(segment, seed):
+        try:
+            received = Received.decode(payload)
+        except ValueError:  # it may hold the trace: nobody could tell, nor say that it does not
+            continue
         kept = tuple(item for item in received.items if item.trace_id != trace_id)
         erased += len(received.items) - len(kept)
         if kept:
-            parts += framed(Received(received.received_ns, kept).encode())
+            parts += framed(Received(received.received_ns, kept).encode(), seed)
     return b"".join(parts), erased

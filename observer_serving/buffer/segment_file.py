@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from observer_serving.buffer.segments import BLOCK, HEAD_BYTES, frame, framed
+from observer_serving.buffer.segments import BLOCK, HEAD_BYTES, frame, framed, read_name
 
 BUFFER_BYTES = 4 << 20
 _DIRECT: int = getattr(os, "O_DIRECT", 0)  # macOS has none
@@ -45,6 +45,7 @@ class SegmentFile:
 
     def __init__(self, path: Path, buffer: memoryview, *, direct: bool) -> None:
         self._buffer = buffer
+        _, self._seed = read_name(path)
         self._direct = direct and _DIRECT != 0
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         if self._direct:
@@ -69,10 +70,10 @@ class SegmentFile:
         for parts in payloads:
             size = sum(map(len, parts))
             if HEAD_BYTES + size <= len(buffer) - filled:
-                frame(buffer[filled:], parts, size)
+                frame(buffer[filled:], parts, size, self._seed)
                 filled += HEAD_BYTES + size
                 continue
-            for part in framed(parts):
+            for part in framed(parts, self._seed):
                 rest = memoryview(part)
                 while len(rest) > (room := len(buffer) - filled):
                     buffer[filled:] = rest[:room]

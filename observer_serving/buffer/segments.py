@@ -1,6 +1,11 @@
-"""The bytes of a log segment: checksummed entries one after the other, found again after a damaged stretch."""
+"""The bytes of a log segment: checksummed entries one after the other, found again after a damaged stretch.
+
+Checksums start from a random number that only the segment's name has: a client can send bytes that look like an entry,
+and after a power cut in the middle of its request they may be all that is left of it, but it cannot know the number.
+"""
 
 import os
+import secrets
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,30 +19,44 @@ BLOCK = 4096
 """What is written at once ends at a multiple of this, filled up with zeros (`segment_file`)."""
 
 
-def payloads(data: bytes) -> Iterator[bytes]:
+SUFFIX = ".wal"
+
+
+def new_name(number: int) -> str:
+    """The name of a new segment: its place in the log, and what its checksums start from."""
+    return f"{number:016x}-{secrets.randbits(32):08x}{SUFFIX}"
+
+
+def read_name(path: Path) -> tuple[int, int]:
+    """A segment's place in the log and what its checksums start from, 0 in those of older versions."""
+    number, _, seed = path.stem.partition("-")
+    return int(number, 16), int(seed or "0", 16)
+
+
+def payloads(data: bytes, seed: int) -> Iterator[bytes]:
     """The entries of a segment that are whole."""
-    return (payload for _, _, payload in stretches(data) if payload is not None)
+    return (payload for _, _, payload in stretches(data, seed) if payload is not None)
 
 
-def stretches(data: bytes) -> Iterator[tuple[int, int, bytes | None]]:
+def stretches(data: bytes, seed: int) -> Iterator[tuple[int, int, bytes | None]]:
     """Where every entry of a segment begins and ends, and its payload; `None` for a damaged stretch between two."""
     position = 0
     while position < len(data):
-        payload = _entry_at(data, position)
+        payload = _entry_at(data, position, seed)
         if payload is not None:
             stop = position + _ENTRY.size + len(payload)
             yield position, stop, payload
             position = _after_padding(data, stop)
             continue
         resume = data.find(MAGIC, position + 1)
-        while resume != -1 and _entry_at(data, resume) is None:
+        while resume != -1 and _entry_at(data, resume, seed) is None:
             resume = data.find(MAGIC, resume + 1)
         stop = len(data) if resume == -1 else resume
         yield position, stop, None
         position = stop
 
 
-def frame(buffer: memoryview, parts: list[bytes], size: int) -> None:
+def frame(buffer: memoryview, parts: list[bytes], size: int, seed: int) -> None:
     """Write an entry around a payload of `size` bytes, given in parts, to the beginning of `buffer`.
 
     The checksum is of the payload in one piece there: part by part, taking it would let go of the interpreter for every
@@ -47,12 +66,12 @@ def frame(buffer: memoryview, parts: list[bytes], size: int) -> None:
     for part in parts:
         buffer[place : place + len(part)] = part
         place += len(part)
-    _ENTRY.pack_into(buffer, 0, MAGIC, size, crc32(buffer[_ENTRY.size : place]))
+    _ENTRY.pack_into(buffer, 0, MAGIC, size, crc32(buffer[_ENTRY.size : place], seed))
 
 
-def framed(parts: list[bytes]) -> list[bytes]:
+def framed(parts: list[bytes], seed: int) -> list[bytes]:
     """An entry around a payload given in parts."""
-    crc = 0
+    crc = seed
     for part in parts:
         crc = crc32(part, crc)
     return [_ENTRY.pack(MAGIC, sum(map(len, parts)), crc), *parts]
@@ -80,7 +99,7 @@ def _after_padding(data: bytes, position: int) -> int:
     return position if any(data[position:end]) else end
 
 
-def _entry_at(data: bytes, position: int) -> bytes | None:
+def _entry_at(data: bytes, position: int, seed: int) -> bytes | None:
     """The payload of the entry that begins here, if there is a whole one."""
     if len(data) - position < _ENTRY.size:
         return None
@@ -89,4 +108,4 @@ def _entry_at(data: bytes, position: int) -> bytes | None:
     if magic != MAGIC or start + length > len(data):
         return None
     payload = data[start : start + length]
-    return payload if crc32(payload) == crc else None
+    return payload if crc32(payload, seed) == crc else None

@@ -22,11 +22,10 @@ from observer_core.files import fsync_dir, write_whole
 from observer_serving.buffer.protocol import BufferUnavailableError, Damage, Logged
 from observer_serving.buffer.received import Received, without_trace
 from observer_serving.buffer.segment_file import SegmentFile, write_buffer
-from observer_serving.buffer.segments import stretches, takes_data
+from observer_serving.buffer.segments import SUFFIX, new_name, read_name, stretches, takes_data
 
 log = logging.getLogger(__name__)
 
-_SUFFIX = ".wal"
 _REWRITTEN = ".rewritten"
 _MAX_COMMIT_BYTES = 32 << 20
 
@@ -121,36 +120,36 @@ class WriteAheadLog:
     @property
     def left(self) -> int:
         """Bytes that `replay` will read."""
-        return sum(path.stat().st_size for path in self._folder.glob(f"*{_SUFFIX}"))
+        return sum(path.stat().st_size for path in self._folder.glob(f"*{SUFFIX}"))
 
     def replay(self) -> Iterator[Logged]:
         """Every readable entry of the segments found, oldest first; each item holds its segment again."""
         for left in self._folder.glob(f"*{_REWRITTEN}"):  # by a crash while a trace was erased
             left.unlink()
-        for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
-            number = int(path.stem, 16)
+        for path in sorted(self._folder.glob(f"*{SUFFIX}")):
+            number, seed = read_name(path)
             self._next = max(self._next, number + 1)
             # Held once by the reader itself: what is read first may be released before the rest is read.
             segment = self._segments[number] = _Segment(path, size=path.stat().st_size, held=1)
             self._size += segment.size
-            for payload in self._entries(path):
-                received = Received.decode(payload)
+            for received in self._entries(number, segment, seed):
                 segment.held += len(received.items)
                 yield Logged(number, received)
             self.release(number)
 
-    def _entries(self, path: Path) -> Iterator[bytes]:
-        data = path.read_bytes()
-        for start, stop, payload in stretches(data):
+    def _entries(self, number: int, segment: _Segment, seed: int) -> Iterator[Received]:
+        data = segment.path.read_bytes()
+        for start, stop, payload in stretches(data, seed):
+            what = "an unfinished write, never acknowledged" if stop == len(data) else "later entries are intact"
             if payload is not None:
-                yield payload
-                continue
-            self.damage.append(Damage(path, start, stop - start))
-            log.warning(
-                "write-ahead log %s: %d damaged bytes at offset %d skipped%s",
-                path.name, stop - start, start,
-                " (an unfinished write, never acknowledged)" if stop == len(data) else "; later entries are intact",
-            )  # fmt: skip
+                try:
+                    yield Received.decode(payload)
+                    continue
+                except ValueError as error:
+                    what = f"not an entry of this version: {error}; the file stays"
+                    segment.held += 1
+            self.damage.append(Damage(segment.path, start, stop - start))
+            log.warning("log segment %d: %d bytes at offset %d skipped (%s)", number, stop - start, start, what)
 
     def start(self) -> None:
         self._thread.start()
@@ -244,7 +243,7 @@ class WriteAheadLog:
         self._lock.notify_all()
 
     def _rewrite(self, number: int, segment: _Segment, data: bytes, trace_id: bytes) -> int:
-        rest, erased = without_trace(data, trace_id)
+        rest, erased = without_trace(data, read_name(segment.path)[1], trace_id)
         new = segment.path.with_suffix(_REWRITTEN)
         write_whole(new, rest)
         with self._lock:
@@ -359,7 +358,7 @@ class WriteAheadLog:
     def _open_segment(self, now: float) -> _Writer:
         number = self._next
         self._next += 1
-        path = self._folder / f"{number:016x}{_SUFFIX}"
+        path = self._folder / new_name(number)
         file = SegmentFile(path, self._buffer, direct=self._sync)
         try:
             fsync_dir(self._folder)

@@ -15,7 +15,7 @@ from observer_serving.buffer import wal
 from observer_serving.buffer.protocol import BufferUnavailableError, Logged
 from observer_serving.buffer.received import JsonTrace, Received
 from observer_serving.buffer.segment_file import BUFFER_BYTES
-from observer_serving.buffer.segments import BLOCK, stretches
+from observer_serving.buffer.segments import BLOCK, framed, read_name, stretches
 from observer_serving.buffer.wal import WriteAheadLog
 from observer_serving.clock import ManualClock
 from observer_serving.config import Settings
@@ -79,7 +79,7 @@ def test_a_torn_tail_is_reported_and_everything_before_it_survives(tmp_path: Pat
     (file,) = tmp_path.glob("*.wal")
     whole = file.read_bytes()
     assert len(whole) % BLOCK == 0
-    places = [(start, stop) for start, stop, _ in stretches(whole)]
+    places = [(start, stop) for start, stop, _ in stretches(whole, read_name(file)[1])]
     assert len(places) == 5
     for cut in range(len(whole) - 1, 0, -7):
         file.write_bytes(whole[:cut])
@@ -94,12 +94,41 @@ def test_damage_in_the_middle_costs_only_the_damaged_entry(tmp_path: Path):
     write(tmp_path, entries)
     (file,) = tmp_path.glob("*.wal")
     data = bytearray(file.read_bytes())
-    start, stop, _ = list(stretches(bytes(data)))[4]
+    start, stop, _ = list(stretches(bytes(data), read_name(file)[1]))[4]
     data[(start + stop) // 2] ^= 0xFF
     file.write_bytes(data)
     got, log = read(tmp_path)
     assert got == entries[:4] + entries[5:]
     assert len(log.damage) == 1
+
+
+def test_what_a_client_sends_is_never_taken_for_an_entry(tmp_path: Path):
+    """Not even when a power cut leaves of its request only what looks like one."""
+    forged = b"".join(framed(Received(1, (JsonTrace(b"F" * 16, b"{}"),)).encode(), 0))
+    first = entry(1)
+    write(tmp_path, [first, Received(2, (JsonTrace(b"E" * 16, b"x" * 5000 + forged + b"y" * 20_000),))])
+    (file,) = tmp_path.glob("*.wal")
+    file.write_bytes(file.read_bytes()[: -2 * BLOCK])
+    got, log = read(tmp_path)
+    assert got == [first]
+    assert len(log.damage) == 1
+
+
+def test_the_log_of_an_older_version_is_read_back(tmp_path: Path):
+    (tmp_path / f"{7:016x}.wal").write_bytes(b"".join(framed(entry(1).encode(), 0)))
+    assert read(tmp_path)[0] == [entry(1)]
+
+
+@pytest.mark.parametrize("payload", [b"\x01", b"\x01" + bytes(8) + b"\xff\xff\xff\x7f", b"\x09" + bytes(12), b""])
+def test_what_is_whole_and_no_entry_keeps_nothing_from_starting_and_stays(tmp_path: Path, payload: bytes):
+    write(tmp_path, [entry(1)])
+    (file,) = tmp_path.glob("*.wal")
+    file.write_bytes(file.read_bytes() + b"".join(framed([payload], read_name(file)[1])))
+    got, log = read(tmp_path)
+    assert got == [entry(1)]
+    assert len(log.damage) == 1
+    log.release(1, len(entry(1).items))
+    assert file.exists()
 
 
 def test_segments_are_deleted_when_released_and_not_before(tmp_path: Path):
@@ -137,7 +166,7 @@ def test_nothing_is_acknowledged_before_the_disk_has_confirmed_it(tmp_path: Path
     def sync(descriptor: int) -> None:
         (file,) = (tmp_path / "wal").glob("*.wal")
         assert os.fstat(descriptor).st_ino == file.stat().st_ino
-        events.append(sum(payload is not None for _, _, payload in stretches(file.read_bytes())))
+        events.append(sum(payload is not None for _, _, payload in stretches(file.read_bytes(), read_name(file)[1])))
         real(descriptor)
 
     monkeypatch.setattr(wal, "_sync", sync)
@@ -288,4 +317,4 @@ def test_no_segment_is_written_to_for_longer_than_its_age(tmp_path: Path):
     log.close()
     assert [one.segment for one in committed] == [1, 1, 2, 2]
     log.release(1, 4)
-    assert [file.name for file in tmp_path.glob("*.wal")] == [f"{2:016x}.wal"]
+    assert [read_name(file)[0] for file in tmp_path.glob("*.wal")] == [2]
