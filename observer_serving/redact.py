@@ -1,9 +1,10 @@
 """Redaction: what must not be written down is replaced before the log, and so before spool, scorers and back ends.
 
 Patterns are searched in every text and number of a span (values however deep, keys, names, status messages, events,
-links, resource and scope) and of a JSON trace, but for the trace's own figures such as `latency_ms`; attributes are
-told by name. A number with a hit is replaced whole. Spans without a hit keep their bytes. What was replaced is counted
-by rule, never stored. Text inside JSON text is searched as it reads, `\\u0040` as `@`.
+links, resource and scope with their schema URLs) and of a JSON trace, but for the trace's own figures such as
+`latency_ms`; attributes are told by name. A number with a hit is replaced whole. Fields that the OTLP schema does not
+know cannot be searched and are left out. Spans without a hit keep their bytes. What was replaced is counted by rule,
+never stored. Text inside JSON text is searched as it reads, `\\u0040` as `@`.
 """
 
 import fnmatch
@@ -18,6 +19,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from observer_core.traces.jsonl import parse_json
 from observer_core.traces.trace import NUMBER_FIELDS
 from observer_serving.buffer.protocol import Logged
 from observer_serving.buffer.received import JsonTrace, Received
@@ -40,22 +42,32 @@ class Redactor:
     def spans(self, message: ExportTraceServiceRequest, body: bytes) -> bytes:
         """The request `body`, parsed as `message`, redacted; the message is changed too."""
         work = _Pass(self)
+        size = message.ByteSize()
+        message.DiscardUnknownFields()
+        has_unknown = message.ByteSize() != size
         changed: set[tuple[int, ...]] = set()
         for r, resource_spans in enumerate(message.resource_spans):
-            if work.attributes(resource_spans.resource.attributes):
+            if work.attributes(resource_spans.resource.attributes) | work.fields(resource_spans, "schema_url"):
                 changed.add((r,))
             for s, scope_spans in enumerate(resource_spans.scope_spans):
-                if work.fields(scope_spans.scope, "name", "version") | work.attributes(scope_spans.scope.attributes):
+                scope = scope_spans.scope
+                if (
+                    work.fields(scope, "name", "version")
+                    | work.attributes(scope.attributes)
+                    | work.fields(scope_spans, "schema_url")
+                ):
                     changed.add((r, s))
                 changed.update((r, s, i) for i, span in enumerate(scope_spans.spans) if work.span(span))
         self._count(work)
+        if has_unknown:
+            return message.SerializeToString()
         return patch(message, body, changed) if changed else body
 
     def trace(self, data: bytes) -> bytes:
         """A trace's JSON, redacted; what is no JSON comes back as it is, for its reader to refuse."""
         try:
-            parsed = json.loads(data)
-        except (ValueError, RecursionError):
+            parsed = parse_json(data.decode())
+        except ValueError:
             return data
         work = _Pass(self)
         cleaned = work.trace(parsed) if isinstance(parsed, dict) else work.json(parsed)

@@ -27,16 +27,36 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
+MAX_DEPTH = 100
+"""Deepest nesting of arrays and objects that is read: who walks over it later does so by recursion."""
+
+
 def parse_json(text: str) -> Any:
-    """Strict JSON with Python's own numbers (big integers stay whole, `NaN` is refused).
+    """Strict JSON with Python's own numbers (big integers stay whole, `NaN` is refused), at most `MAX_DEPTH` deep.
 
     Raises:
         ValueError: not JSON; says why and where.
     """
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        value = json.loads(text, parse_constant=_no_constant)
     except RecursionError:
-        raise ValueError("nested too deeply") from None
+        raise ValueError(_TOO_DEEP) from None
+    if text.count("[") + text.count("{") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
+        raise ValueError(_TOO_DEEP)
+    return value
+
+
+_TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels; send a flatter value"
+
+
+def _depth(value: Any) -> int:
+    """Levels of arrays and objects, counted until there are more than `MAX_DEPTH`."""
+    depth, level = 0, [value]
+    while level and depth <= MAX_DEPTH + 1:
+        inner = [item for item in level if isinstance(item, list | dict)]
+        level = [child for item in inner for child in (item.values() if isinstance(item, dict) else item)]
+        depth += bool(inner)
+    return depth
 
 
 def parse_trace(text: str) -> Trace:

@@ -16,6 +16,8 @@ from serving.harness import Service, make_request, new_trace, wait_until
 
 from observer_core.errors import InputError
 from observer_core.validation import validated
+from observer_serving.buffer.received import JsonTrace, Received
+from observer_serving.buffer.segments import framed
 from observer_serving.config import RedactSettings
 from observer_serving.metrics import Metrics
 from observer_serving.receive.wire import cut
@@ -39,7 +41,7 @@ def put_everywhere(request: ExportTraceServiceRequest, text: str) -> None:
     scope = group.scope_spans[0]
     span = scope.spans[0]
     group.resource.attributes.add(key="host").value.string_value = text
-    scope.scope.name = text
+    group.schema_url = scope.schema_url = scope.scope.name = text
     scope.scope.attributes.add(key="s").value.string_value = text
     span.name = text
     span.status.message = text
@@ -161,6 +163,40 @@ def test_any_attributes_come_out_clean(pairs: list[tuple[str, str]]):
 def test_rules_that_cannot_work_are_refused(rules: dict, says: str):
     with pytest.raises(InputError, match=says):
         validated(RedactSettings, rules, where="redact")
+
+
+def test_what_the_schema_does_not_know_is_left_out_since_it_cannot_be_searched():
+    request = make_request(new_trace(3))
+    unknown = b"\xc2\x0c" + bytes((len(SECRET),)) + SECRET.encode()  # field 200
+    span = request.resource_spans[0].scope_spans[0].spans[0]
+    span.MergeFromString(unknown)
+    body = request.SerializeToString()
+    assert SECRET.encode() in body
+    out = redactor().spans(request, body)
+    assert SECRET.encode() not in out
+    assert ExportTraceServiceRequest.FromString(out) == request
+
+
+@pytest.mark.parametrize("nested", ['{"a":' * 900 + "1" + "}" * 900, "[" * 900 + "]" * 900, "[" * 50_000])
+def test_nesting_is_refused_alike_with_and_without_redaction(service, nested: str):
+    body = '{"question": "q", "final_answer": "a", "more": ' + nested + "}"
+    for rules in ({}, {"redact": RULES}):
+        live: Service = service(**rules)
+        answer = httpx.post(live.api + "/v1/traces", content=body, headers={"content-type": "application/json"})
+        assert answer.status_code in (400, 422), answer.text[:200]
+
+
+def test_a_log_with_deep_nesting_is_read_back_though_rules_came(service):
+    """As an older version, which refused none, may have left it."""
+    live: Service = service(assembly={"quiet_period": "60s", "timeout": "120s"})
+    live.kill()
+    text = '{"question": "q", "final_answer": "a", "more": ' + '{"a":' * 900 + "1" + "}" * 900 + "}"
+    entry = Received(1, (JsonTrace(b"t" * 16, text.encode()),))
+    (live.home / "serving" / "wal" / f"{9:016x}.wal").write_bytes(b"".join(framed(entry.encode(), 0)))
+    live.config.write_text(live.config.read_text() + "\nredact: " + json.dumps(RULES) + "\n")
+    live.start()
+    live.post_trace({"question": "q", "final_answer": "a"})
+    live.wait_for_decisions(1)
 
 
 def files_with(folder: Path, needle: bytes) -> list[str]:
