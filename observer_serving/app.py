@@ -29,6 +29,7 @@ from observer_serving.beside import Beside
 from observer_serving.buffer.protocol import Logged
 from observer_serving.clock import Clock, SystemClock
 from observer_serving.config import ExporterSettings, Settings, split_address
+from observer_serving.connections import PatientProtocol
 from observer_serving.decide import Decider
 from observer_serving.deliver import Delivery
 from observer_serving.engine import Engine
@@ -188,7 +189,7 @@ class App:
             ),
         }
         for name, sock in sockets.items():
-            protocol = OtlpProtocol if name == "otlp_http" else None
+            protocol = OtlpProtocol if name == "otlp_http" else PatientProtocol
             self._listeners[name] = HttpListener(sock, applications[name](), settings.tls_of(name), protocol=protocol)
         self._grpc = (
             (lambda: build_server(receiver, keys, max_request=settings.receive.max_request))

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 import socket
 import ssl
@@ -14,6 +15,7 @@ import uvicorn
 
 from observer_core.errors import InputError
 from observer_serving.config import TlsSettings, split_address
+from observer_serving.connections import Doorkeeper, PatientProtocol
 
 log = logging.getLogger(__name__)
 
@@ -64,10 +66,11 @@ def check_tls(tls: TlsSettings) -> None:
 
 
 class HttpListener:
-    """An application on a bound socket; idle connections are kept for `keep_alive` seconds.
+    """An application on a bound socket; idle connections are kept for `keep_alive` seconds after an answer.
 
     Args:
         app: an ASGI application, or what `protocol` asks for answers.
+        doorkeeper: how many connections there are at most, and how long each may keep the listener waiting.
     """
 
     def __init__(
@@ -76,8 +79,9 @@ class HttpListener:
         app: Any,
         tls: TlsSettings | None = None,
         *,
-        protocol: type[asyncio.Protocol] | None = None,
+        protocol: type[PatientProtocol] = PatientProtocol,
         keep_alive: int = 5,
+        doorkeeper: Doorkeeper | None = None,
     ) -> None:
         self._socket = sock
         secured: dict[str, Any] = {}
@@ -89,8 +93,9 @@ class HttpListener:
                 "ssl_ca_certs": str(tls.ca) if tls.ca else None,
                 "ssl_cert_reqs": ssl.CERT_REQUIRED if tls.ca else ssl.CERT_NONE,
             }
+        connection: Any = functools.partial(protocol, doorkeeper=doorkeeper or Doorkeeper())
         config = uvicorn.Config(
-            app, http=protocol or "httptools", interface="asgi3", ws="none", lifespan="off", proxy_headers=False,
+            app, http=connection, interface="asgi3", ws="none", lifespan="off", proxy_headers=False,
             log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=5,
             timeout_keep_alive=keep_alive, **secured,
         )  # fmt: skip

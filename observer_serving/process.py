@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import os
+import resource
 import sys
 from collections.abc import Coroutine
 from typing import Any
@@ -11,6 +12,7 @@ import uvloop
 
 _START_SWITCH_SECONDS, _SWITCH_SECONDS = 0.0003, 0.001
 _COLLECT_AFTER = (60_000, 4, 20)
+_MOST_FILES = 1 << 16
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _MMAP_BYTES, _KEPT_BYTES = 32 << 20, 128 << 20
 
@@ -23,6 +25,7 @@ def begin() -> None:
     threads, for which nothing here has work, would spin on the other cores when they are made.
     """
     gc.disable()
+    _open_many_files()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.setswitchinterval(_START_SWITCH_SECONDS)
 
@@ -47,6 +50,12 @@ def _keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+def _open_many_files() -> None:
+    """As many files and connections as the system allows, where it hands out fewer by default."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_MOST_FILES if hard == resource.RLIM_INFINITY else hard, hard))
 
 
 def serve(work: Coroutine[Any, Any, None]) -> None:

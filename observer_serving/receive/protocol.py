@@ -13,8 +13,9 @@ from typing import Any
 from urllib.parse import unquote
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from observer_serving.connections import PatientProtocol
 from observer_serving.receive.compression import too_large
 from observer_serving.receive.http import Answer, OtlpHttp, Request, refused
 from observer_serving.receive.status import (
@@ -41,6 +42,7 @@ class _Exchange:
 
     request: Request
     keep_alive: bool
+    expects_100: bool = False
     parts: list[bytes] = field(default_factory=list)
     size: int = 0
     is_complete: bool = False
@@ -48,7 +50,7 @@ class _Exchange:
     closes: bool = False
 
 
-class OtlpProtocol(HttpToolsProtocol):
+class OtlpProtocol(PatientProtocol):
     """One connection; every answer is ours, also to what is no HTTP.
 
     A broken request line or header is a 400 and an endless head or trailer a 431, both with a `google.rpc.Status` as
@@ -85,6 +87,15 @@ class OtlpProtocol(HttpToolsProtocol):
             if self._unfinished > self._room and not self._ended:
                 self._refuse(self._too_long())
             rest = rest[length:]
+        if self.is_in_body():
+            self.got_on()
+
+    def is_in_body(self) -> bool:
+        return self._newest is not None
+
+    def is_waiting(self) -> bool:
+        """Not while an earlier request is being answered: then nothing further is read."""
+        return not self._exchanges or self._exchanges[0] is self._newest
 
     def _feed(self, data: memoryview) -> None:
         try:
@@ -93,8 +104,8 @@ class OtlpProtocol(HttpToolsProtocol):
             self._give_up(error.__context__ or error)
         except httptools.HttpParserError:
             self._refuse(RefusedError(BAD_DATA, "this is no HTTP; send HTTP/1.1 as its specification says"))
-        except httptools.HttpParserUpgrade:  # which nobody has to follow
-            pass
+        except httptools.HttpParserUpgrade:  # which nobody has to follow; what comes after it cannot be parsed
+            self._ended = True
 
     @property
     def _room(self) -> int:
@@ -132,17 +143,17 @@ class OtlpProtocol(HttpToolsProtocol):
         self._got_on = True
         self._counted = 0
         parser = self.parser
-        path = httptools.parse_url(self.url).path.decode("ascii")
+        path = (httptools.parse_url(self.url).path or b"/").decode("ascii")
         request = Request(
             parser.get_method().decode("ascii"), unquote(path) if "%" in path else path, dict(self.headers)
         )
-        keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
-        exchange = self._newest = _Exchange(request, keep_alive, answer=self.app.refusal(request))
+        keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive() and not parser.should_upgrade()
+        exchange = self._newest = _Exchange(
+            request, keep_alive, self.expect_100_continue, answer=self.app.refusal(request)
+        )
         self._exchanges.append(exchange)
-        if exchange.answer is not None:
+        if exchange.answer is not None or exchange.expects_100:
             self._advance()
-        elif self.expect_100_continue and len(self._exchanges) == 1:
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
         self._got_on = True
@@ -181,6 +192,9 @@ class OtlpProtocol(HttpToolsProtocol):
                 self._answering = True
                 self._ask(exchange)
             else:
+                if exchange.expects_100:
+                    exchange.expects_100 = False
+                    self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
                 break
         if len(waiting) > 1:
             self.flow.pause_reading()
@@ -225,10 +239,18 @@ class OtlpProtocol(HttpToolsProtocol):
         if exchange.closes:
             self.transport.close()
         elif not self._exchanges:
+            self.got_on()
             self._unset_keepalive_if_required()
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
+
+    def eof_received(self) -> bool | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Who has said everything may still listen for the answers (TLS knows no such half)."""
+        if self.scheme == "https" or not self._exchanges or not self._exchanges[-1].is_complete:
+            return None
+        self._exchanges[-1].keep_alive = False
+        return True
 
     def resume_writing(self) -> None:
         super().resume_writing()

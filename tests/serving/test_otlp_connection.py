@@ -1,17 +1,26 @@
 """One connection of the OTLP/HTTP port: what is unbounded, what comes together, and in which order it is answered."""
 
+import asyncio
 import contextlib
 import http.client
 import io
 import socket
+import threading
 import time
 from collections.abc import Iterable
+from types import SimpleNamespace
 
 import psutil
 import pytest
 from serving.harness import Service, make_request, new_trace, wait_until
 
-from observer_serving.receive.protocol import MAX_HEAD_BYTES, MAX_TRAILER_BYTES
+from observer_serving.access import Keys
+from observer_serving.config import Settings
+from observer_serving.connections import Doorkeeper
+from observer_serving.listen import HttpListener, bind
+from observer_serving.receive.http import OtlpHttp
+from observer_serving.receive.protocol import MAX_HEAD_BYTES, MAX_TRAILER_BYTES, OtlpProtocol
+from observer_serving.receive.receiver import Accepted
 
 LINE = b"POST /v1/traces HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-protobuf\r\n"
 CHUNKED = LINE + b"transfer-encoding: chunked\r\n\r\n"
@@ -105,3 +114,148 @@ def test_thousands_of_refusals_in_one_read_are_answered_in_order(shared_service:
     refused, accepted = whole(b"\xff"), whole(spans())
     pipelined = refused * 1500 + accepted + whole(b"\xff", b"connection: close\r\n")
     assert exchange(shared_service, [pipelined]) == [400] * 1500 + [200, 400]
+
+
+def connected(service: Service) -> socket.socket:
+    host, _, port = service.otlp_http.removeprefix("http://").partition(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+def all_of(connection: socket.socket) -> bytes:
+    received = b""
+    while some := connection.recv(65536):
+        received += some
+    return received
+
+
+def test_who_has_said_everything_still_gets_the_answers(shared_service: Service):
+    with connected(shared_service) as connection:
+        connection.sendall(whole(spans()) + whole(spans()))
+        connection.shutdown(socket.SHUT_WR)
+        assert all_of(connection).count(b"HTTP/1.1 200") == 2
+
+
+def test_a_target_without_a_path_is_not_found(shared_service: Service):
+    with connected(shared_service) as connection:
+        connection.sendall(b"POST http://host HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
+        assert all_of(connection).startswith(b"HTTP/1.1 404")
+
+
+def test_a_connection_ends_with_a_wish_to_upgrade_it(shared_service: Service):
+    """What follows would be another protocol's; a client that goes on in HTTP sends it again."""
+    with connected(shared_service) as connection:
+        connection.sendall(whole(spans(), b"connection: Upgrade\r\nupgrade: h2c\r\n") + whole(spans()))
+        answers = all_of(connection)
+        assert answers.startswith(b"HTTP/1.1 200")
+        assert answers.count(b"HTTP/1.1") == 1
+        assert b"connection: close" in answers
+
+
+def test_a_pipelined_request_is_told_to_continue_in_its_turn(shared_service: Service):
+    head, _, body = whole(spans(), b"expect: 100-continue\r\nconnection: close\r\n").partition(b"\r\n\r\n")
+    with connected(shared_service) as connection:
+        connection.sendall(whole(spans()) + head + b"\r\n\r\n")
+        received = b""
+        while b"100 Continue" not in received:
+            received += connection.recv(65536)
+        assert received.index(b"HTTP/1.1 200") < received.index(b"100 Continue")
+        connection.sendall(body)
+        assert b"HTTP/1.1 200" in all_of(connection)
+
+
+@pytest.fixture
+def impatient():
+    """Ports of an OTLP listener and of an ASGI one that wait half a second, for at most three connections."""
+    doorkeeper = Doorkeeper(most=3, patience=0.5)
+    receiver = SimpleNamespace(accept_spans=lambda body, encoding: _done(Accepted(0, "")))
+    otlp = OtlpHttp(receiver, Keys(Settings()), max_request=1 << 20)  # pyright: ignore[reportArgumentType]
+
+    async def application(scope, receive, send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    def _done(accepted: Accepted) -> asyncio.Future[Accepted]:
+        future: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
+        future.set_result(accepted)
+        return future
+
+    ports: list[int] = []
+    started, stopping = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        listeners = [
+            HttpListener(bind("x", "127.0.0.1:0"), otlp, protocol=OtlpProtocol, doorkeeper=doorkeeper),
+            HttpListener(bind("x", "127.0.0.1:0"), application, doorkeeper=doorkeeper),
+        ]
+        for listener in listeners:
+            await listener.start()
+            ports.append(listener.port)
+        started.set()
+        await asyncio.to_thread(stopping.wait)
+        for listener in listeners:
+            await listener.stop()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert started.wait(30)
+    yield ports
+    stopping.set()
+    thread.join()
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("sent", [b"", b"POST /v1/tr", LINE + b"content-length: 100\r\n\r\n" + b"x" * 50])
+def test_who_does_not_go_on_is_not_waited_for(impatient: list[int], place: int, sent: bytes):
+    with socket.create_connection(("127.0.0.1", impatient[place]), timeout=30) as connection:
+        connection.sendall(sent)
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(100) == b""
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_who_goes_on_slowly_is_waited_for(impatient: list[int], place: int):
+    with socket.create_connection(("127.0.0.1", impatient[place]), timeout=30) as connection:
+        for _ in range(2):
+            connection.sendall(LINE + b"content-length: 10\r\n\r\n")
+            for _ in range(10):
+                time.sleep(0.1)
+                connection.sendall(b"x")
+            assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_head_has_to_come_whole(impatient: list[int], place: int):
+    with (
+        socket.create_connection(("127.0.0.1", impatient[place]), timeout=30) as connection,
+        pytest.raises(OSError, match=r"reset|pipe"),
+    ):
+        for _ in range(300):
+            connection.sendall(b"P" if place else b"\r\n")
+            time.sleep(0.05)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_there_are_only_so_many_connections(impatient: list[int], place: int):
+    address = ("127.0.0.1", impatient[place])
+    request = LINE + b"content-length: 0\r\n\r\n"
+
+    def is_served(connection: socket.socket) -> bool:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(request)
+            return connection.recv(1000).startswith(b"HTTP/1.1 200")
+        return False
+
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(socket.create_connection(address, timeout=30)) for _ in range(3)]
+        assert all(is_served(connection) for connection in held)
+        with socket.create_connection(address, timeout=30) as one_more:
+            assert not is_served(one_more)
+        held[0].close()
+
+        def is_let_in() -> bool:
+            with socket.create_connection(address, timeout=30) as again:
+                return is_served(again)
+
+        wait_until(is_let_in)
