@@ -185,7 +185,11 @@ class App:
         applications: dict[str, Callable[[], Any]] = {
             "api": lambda: build_api(parts, keys),
             "otlp_http": lambda: OtlpHttp(
-                receiver, keys, max_request=settings.receive.max_request, path=settings.receive.traces_path
+                receiver,
+                keys,
+                max_request=settings.receive.max_request,
+                max_bodies=settings.receive.max_waiting,
+                path=settings.receive.traces_path,
             ),
         }
         for name, sock in sockets.items():

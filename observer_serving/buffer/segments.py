@@ -4,6 +4,7 @@ Checksums start from a random number that only the segment's name has: a client 
 and after a power cut in the middle of its request they may be all that is left of it, but it cannot know the number.
 """
 
+import errno
 import os
 import secrets
 import struct
@@ -77,10 +78,28 @@ def framed(parts: list[bytes], seed: int) -> list[bytes]:
     return [_ENTRY.pack(MAGIC, sum(map(len, parts)), crc), *parts]
 
 
+_RESERVE_BYTES = 256 << 20
+_RESERVE_SHARE = 20
+
+
+def leave_room(folder: Path, size: int) -> None:
+    """See that `size` more bytes of the log leave room beside it: without any no decision can be recorded, nothing can
+    be handed on, and the log is never emptied.
+
+    Raises:
+        OSError: less than 256 MiB would be free, or a twentieth of a small disk.
+    """
+    disk = os.statvfs(folder)
+    reserve = min(_RESERVE_BYTES, disk.f_blocks * disk.f_frsize // _RESERVE_SHARE)
+    if disk.f_bavail * disk.f_frsize - size < reserve:
+        raise OSError(errno.ENOSPC, f"less than {reserve >> 20} MiB would be free, which decisions need")
+
+
 def takes_data(folder: Path) -> bool:
     """Whether a block can be written and synced there now."""
     file = folder / "probe"
     try:
+        leave_room(folder, BLOCK)
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             os.write(descriptor, bytes(4096))

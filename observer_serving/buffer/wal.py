@@ -22,7 +22,7 @@ from observer_core.files import fsync_dir, write_whole
 from observer_serving.buffer.protocol import BufferUnavailableError, Damage, Logged
 from observer_serving.buffer.received import Received, without_trace
 from observer_serving.buffer.segment_file import SegmentFile, write_buffer
-from observer_serving.buffer.segments import SUFFIX, new_name, read_name, stretches, takes_data
+from observer_serving.buffer.segments import SUFFIX, leave_room, new_name, read_name, stretches, takes_data
 
 log = logging.getLogger(__name__)
 
@@ -312,6 +312,7 @@ class WriteAheadLog:
 
     def _commit(self, batch: list[_Waiting]) -> None:
         try:
+            leave_room(self._folder, sum(waiting.size for waiting in batch))
             number = self._write([waiting.received.encode() for waiting in batch])
         except OSError as error:
             self.failure = f"cannot write the log in {self._folder}: {error.strerror or error}"

@@ -1,7 +1,7 @@
 """OTLP/gRPC: the same way in as OTLP/HTTP, told in gRPC's words."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NoReturn
 
 import grpc
@@ -9,7 +9,7 @@ import grpc.aio
 
 from observer_serving.access import Keys
 from observer_serving.receive.receiver import Receiver
-from observer_serving.receive.status import INTERNAL, RefusedError, other_signal
+from observer_serving.receive.status import BAD_DATA, INTERNAL, RefusedError, other_signal
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +21,7 @@ _OTHER_SIGNALS = {
 }
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _Context = grpc.aio.ServicerContext
+_Method = Callable[[AsyncIterator[bytes], _Context], Awaitable[bytes]]
 
 
 def build_server(receiver: Receiver, keys: Keys, *, max_request: int) -> grpc.aio.Server:
@@ -35,20 +36,27 @@ def build_server(receiver: Receiver, keys: Keys, *, max_request: int) -> grpc.ai
     methods = {SERVICE: _export(receiver, keys)} | {name: _not_ours(s) for name, s in _OTHER_SIGNALS.items()}
     server.add_generic_rpc_handlers(
         tuple(
-            grpc.method_handlers_generic_handler(name, {"Export": grpc.unary_unary_rpc_method_handler(method)})
+            grpc.method_handlers_generic_handler(name, {"Export": grpc.stream_unary_rpc_method_handler(method)})
             for name, method in methods.items()
         )
     )
     return server
 
 
-def _export(receiver: Receiver, keys: Keys) -> Callable[[bytes, _Context], Awaitable[bytes]]:
-    """The method on raw bytes: a body that is no protobuf is then INVALID_ARGUMENT, not gRPC's own INTERNAL."""
+def _export(receiver: Receiver, keys: Keys) -> _Method:
+    """The method on raw bytes: a body that is no protobuf is then INVALID_ARGUMENT, not gRPC's own INTERNAL.
 
-    async def export(body: bytes, context: _Context) -> bytes:
+    It asks for its one message itself, which is the same on the wire: else gRPC would read it before there is anybody
+    to look at the key.
+    """
+
+    async def export(messages: AsyncIterator[bytes], context: _Context) -> bytes:
         try:
             given = dict(context.invocation_metadata() or ()).get("authorization", "")
             keys.check(str(given).encode(), "ingest")
+            body = await anext(messages, None)
+            if body is None:
+                raise RefusedError(BAD_DATA, "the call has no message; send an ExportTraceServiceRequest")
             accepted = await receiver.accept_spans(body, "protobuf")
         except RefusedError as refusal:
             await _abort(context, refusal)
@@ -60,10 +68,10 @@ def _export(receiver: Receiver, keys: Keys) -> Callable[[bytes, _Context], Await
     return export
 
 
-def _not_ours(signal: str) -> Callable[[bytes, _Context], Awaitable[bytes]]:
+def _not_ours(signal: str) -> _Method:
     """One endpoint variable configures all signals of a client: say which to switch off."""
 
-    async def export(_body: bytes, context: _Context) -> bytes:
+    async def export(_messages: AsyncIterator[bytes], context: _Context) -> bytes:
         await _abort(context, other_signal(signal))
 
     return export

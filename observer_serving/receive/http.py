@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 
 from observer_serving.access import Keys
 from observer_serving.receive.compression import decompress, too_large
-from observer_serving.receive.receiver import Accepted, Receiver
+from observer_serving.receive.receiver import RETRY_AFTER, Accepted, Receiver
 from observer_serving.receive.status import (
     CONTENT_TYPES,
     INTERNAL,
     NOT_FOUND,
+    OVERLOADED,
     UNAUTHENTICATED,
     UNSUPPORTED,
     WRONG_METHOD,
@@ -60,13 +61,28 @@ _SUCCESS: dict[Encoding, Answer] = {
 
 
 class OtlpHttp:
-    """What is answered on the OTLP/HTTP port; bodies of more than `max_request` bytes are refused."""
+    """What is answered on the OTLP/HTTP port.
 
-    def __init__(self, receiver: Receiver, keys: Keys, *, max_request: int, path: str = PATH) -> None:
+    Args:
+        max_request: bytes; a larger body is refused.
+        max_bodies: bytes; above so many that have come and are not answered, over all connections, clients are told to
+            come back. One body always fits.
+    """
+
+    def __init__(
+        self, receiver: Receiver, keys: Keys, *, max_request: int, max_bodies: int = 256 << 20, path: str = PATH
+    ) -> None:
         self._receiver = receiver
         self._path = path
         self._keys = keys
         self.max_request = max_request
+        self._max_bodies = max(max_bodies, max_request)
+        self._bodies = 0
+
+    def hold(self, size: int) -> bool:
+        """Count `size` more bytes of bodies (fewer, if negative); whether they fit."""
+        self._bodies += size
+        return self._bodies <= self._max_bodies
 
     def refusal(self, request: Request) -> Answer | None:
         """The answer to a request that its head alone rules out, before its body is read."""
@@ -108,6 +124,11 @@ class OtlpHttp:
                 UNSUPPORTED,
                 f"content type {given or '(none)'} is not supported; use application/x-protobuf or application/json",
             )
+
+
+def too_many() -> RefusedError:
+    """The refusal of a body for which there is no memory at the moment."""
+    return RefusedError(OVERLOADED, "too many requests are coming in at once; send again", retry_after=RETRY_AFTER)
 
 
 def _outcome(done: asyncio.Future[Accepted], encoding: Encoding) -> Answer:

@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from observer_serving.connections import PatientProtocol
 from observer_serving.receive.compression import too_large
-from observer_serving.receive.http import Answer, OtlpHttp, Request, refused
+from observer_serving.receive.http import Answer, OtlpHttp, Request, refused, too_many
 from observer_serving.receive.status import (
     BAD_DATA,
     CONTENT_TYPES,
@@ -160,12 +160,25 @@ class OtlpProtocol(PatientProtocol):
         exchange = self._newest
         if exchange is None or exchange.answer is not None:
             return
-        exchange.size += len(body)
+        size = len(body)
+        exchange.size += size
         exchange.parts.append(body)
+        fits = self.app.hold(size)
         if exchange.size > self.app.max_request:
-            exchange.parts.clear()
-            exchange.answer = refused(too_large(self.app.max_request), exchange.request.encoding)
-            self._advance()
+            self._turn_away(exchange, too_large(self.app.max_request))
+        elif not fits:
+            self._turn_away(exchange, too_many())
+
+    def _let_go(self, exchange: _Exchange) -> None:
+        """Its body is needed no longer."""
+        exchange.parts.clear()
+        self.app.hold(-exchange.size)
+        exchange.size = 0
+
+    def _turn_away(self, exchange: _Exchange, refusal: RefusedError) -> None:
+        self._let_go(exchange)
+        exchange.answer = refused(refusal, exchange.request.encoding)
+        self._advance()
 
     def on_message_complete(self) -> None:
         self._in_head = self._got_on = True
@@ -208,6 +221,7 @@ class OtlpProtocol(PatientProtocol):
         at_once = True
 
         def reply(answer: Answer) -> None:
+            self._let_go(exchange)
             exchange.answer = answer
             self._answering = False
             if not at_once:  # else who asked looks himself, and does not end up in himself a thousand requests deep
@@ -244,6 +258,11 @@ class OtlpProtocol(PatientProtocol):
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        for exchange in list(self._exchanges)[self._answering :]:  # the one being answered is held until it is
+            self._let_go(exchange)
 
     def eof_received(self) -> bool | None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Who has said everything may still listen for the answers (TLS knows no such half)."""
@@ -284,6 +303,7 @@ class OtlpProtocol(PatientProtocol):
         elif exchange not in self._exchanges:  # answered before its body ended
             self.transport.close()
             return
+        self._let_go(exchange)
         exchange.keep_alive, exchange.is_complete = False, True
         exchange.answer = refused(refusal, exchange.request.encoding)
         self._advance()

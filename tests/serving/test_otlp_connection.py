@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import http.client
 import io
+import select
 import socket
 import threading
 import time
@@ -161,6 +162,31 @@ def test_a_pipelined_request_is_told_to_continue_in_its_turn(shared_service: Ser
         assert received.index(b"HTTP/1.1 200") < received.index(b"100 Continue")
         connection.sendall(body)
         assert b"HTTP/1.1 200" in all_of(connection)
+
+
+def test_bodies_that_come_in_are_counted_together(service):
+    """Over all connections; what was refused, cut off or taken makes room again."""
+    small: Service = service(receive={"max_request": "1MiB", "max_waiting": "2MiB"})
+    begun = LINE + b"content-length: 1000000\r\n\r\n" + bytes(700_000)
+    taken = whole(make_request(new_trace(1), question="q" * 700_000).SerializeToString(), b"connection: close\r\n")
+
+    def is_taken() -> bool:
+        with connected(small) as connection:
+            connection.sendall(taken)
+            return all_of(connection).startswith(b"HTTP/1.1 200")
+
+    for _ in range(5):
+        with connected(small) as first, connected(small) as second:
+            first.sendall(begun)
+            second.sendall(begun)
+            with connected(small) as third:
+                third.sendall(begun)
+                (last,), _, _ = select.select([first, second, third], [], [], 30)  # whichever was read last
+                assert last.recv(4096).startswith(b"HTTP/1.1 503")
+                assert not is_taken()
+        wait_until(is_taken)
+    for _ in range(5):
+        assert is_taken()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from serving.harness import wait_until
 
 from observer_core.validation import validated
-from observer_serving.buffer import wal
+from observer_serving.buffer import segments, wal
 from observer_serving.buffer.protocol import BufferUnavailableError, Logged
 from observer_serving.buffer.received import JsonTrace, Received
 from observer_serving.buffer.segment_file import BUFFER_BYTES
@@ -206,6 +206,29 @@ def test_what_the_disk_does_not_confirm_is_refused_and_gone(tmp_path: Path, monk
     log.close()
     assert [one.received for one in committed] == [entry(2)]
     assert read(tmp_path)[0] == [entry(2)], "a refused entry must not come back: its client sends it again"
+
+
+def test_the_log_leaves_room_for_what_empties_it(tmp_path: Path, monkeypatch):
+    """On a disk of 10 GB, when the next entry would leave less than 256 MiB free; and again once there is room."""
+    free = 1 << 30
+    real = os.statvfs
+    monkeypatch.setattr(
+        segments.os,
+        "statvfs",
+        lambda path: SimpleNamespace(f_frsize=1, f_blocks=10 << 30, f_bavail=free) if path == tmp_path else real(path),
+    )
+    log = WriteAheadLog(tmp_path, lambda entries: None)
+    log.start()
+    append(log, entry(1))
+    free = (256 << 20) + 99
+    with pytest.raises(BufferUnavailableError, match="less than 256 MiB would be free"):
+        append(log, entry(2, size=100))
+    assert log.failure is not None
+    free = 257 << 20
+    wait_until(lambda: log.failure is None)
+    append(log, entry(3, size=100))
+    log.close()
+    assert read(tmp_path)[0] == [entry(1), entry(3, size=100)]
 
 
 def test_a_full_disk_refuses_and_leaves_nothing_half_written(tmp_path: Path, monkeypatch):
