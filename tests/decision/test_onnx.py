@@ -105,6 +105,7 @@ def test_what_cannot_be_served_is_said_and_left_out(
         return made
 
     assert served(fail, off(0)).note == "export failed: RuntimeError: no such operator"
+    assert served(export, fail).note == "export failed: RuntimeError: no such operator"
     assert served(export, off(0.001)).note == "the graph's probabilities differ from torch's by 0.001"
     assert (
         served(export, off(0.5, INT8_GRAPH)).note
