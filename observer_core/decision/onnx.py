@@ -19,6 +19,8 @@ from observer_core.errors import one_line
 
 GRAPH = "model.onnx"
 INT8_GRAPH = "model.int8.onnx"
+WEIGHTS = "model.onnx.data"
+"""Of `GRAPH`: ONNX Runtime maps this file, where it would copy weights that are inside the graph."""
 TOLERANCE = 1e-4
 """Largest difference of a probability between torch and the exported graph."""
 INT8_TOLERANCE = 0.02
@@ -65,7 +67,7 @@ def export_graph(
         example: inputs whose dynamic dimensions are all at least 2 and pairwise different.
         dynamic: for each input the names of its dimensions; equal names are equal sizes, an empty name is a size that
             never changes.
-        file: where the graph goes; weights are inside it.
+        file: where the graph goes; its weights go beside it, into a file of the same name with `.data` added.
         outputs: names of what the model returns.
     """
     import torch
@@ -87,7 +89,7 @@ def export_graph(
             dynamic_shapes=shapes,
             dynamo=True,
             opset_version=_OPSET,
-            external_data=False,
+            external_data=True,
             verbose=False,
         )
 
@@ -116,10 +118,10 @@ def export_checked(
         export(graph)
         exact = float(np.abs(answers(graph) - reference).max())
     except Exception as error:  # exporter, compiler and ONNX Runtime raise many kinds; torch can serve this run as well
-        graph.unlink(missing_ok=True)
+        _remove(folder)
         return Exported(served=None, note=f"export failed: {type(error).__name__}: {one_line(error)}")
     if not exact <= TOLERANCE:
-        graph.unlink()
+        _remove(folder)
         return Exported(served=None, note=f"the graph's probabilities differ from torch's by {exact:.2g}")
     if not int8:
         return Exported(served=GRAPH, max_difference=exact)
@@ -137,3 +139,9 @@ def export_checked(
     int8_graph.unlink()
     note = f"the int8 graph's probabilities differ by {rough:.2g}, more than {INT8_TOLERANCE}; fp32 is served"
     return Exported(served=GRAPH, max_difference=exact, note=note)
+
+
+def _remove(folder: Path) -> None:
+    """The float32 graph and its weights, whichever of them were written."""
+    for name in (GRAPH, WEIGHTS):
+        (folder / name).unlink(missing_ok=True)

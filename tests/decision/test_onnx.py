@@ -18,7 +18,7 @@ from observer_core.decision.laya.presets import find_preset
 from observer_core.decision.laya.run import export_laya
 from observer_core.decision.laya.runtime import LayaModel
 from observer_core.decision.laya.trainer import fresh_model
-from observer_core.decision.onnx import GRAPH, INT8_GRAPH, INT8_TOLERANCE, Exported, export_checked
+from observer_core.decision.onnx import GRAPH, INT8_GRAPH, INT8_TOLERANCE, WEIGHTS, Exported, export_checked
 from observer_core.questions import Question, default_questions
 
 QUESTIONS = default_questions() | {
@@ -88,7 +88,8 @@ def test_what_cannot_be_served_is_said_and_left_out(
 
     def export(file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(graph.read_bytes())
+        for name in (GRAPH, WEIGHTS):
+            file.with_name(name).write_bytes(graph.with_name(name).read_bytes())
 
     def fail(file: Path) -> None:
         raise RuntimeError("no such\noperator")
@@ -104,6 +105,7 @@ def test_what_cannot_be_served_is_said_and_left_out(
         return made
 
     assert served(fail, off(0)).note == "export failed: RuntimeError: no such operator"
+    assert served(export, fail).note == "export failed: RuntimeError: no such operator"
     assert served(export, off(0.001)).note == "the graph's probabilities differ from torch's by 0.001"
     assert (
         served(export, off(0.5, INT8_GRAPH)).note

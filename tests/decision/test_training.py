@@ -114,7 +114,13 @@ def copy_of(run: RunDirectory, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", ["checkpoint/tokenizer/tokenizer.json", "onnx/model.onnx", "checkpoint/rl_agent_config.json"]
+    "name",
+    [
+        "checkpoint/tokenizer/tokenizer.json",
+        "onnx/model.onnx",
+        "onnx/model.onnx.data",
+        "checkpoint/rl_agent_config.json",
+    ],
 )
 @pytest.mark.parametrize("how", ["missing", "cut", "renamed"])
 def test_broken_runs_are_refused(laya_run: RunDirectory, tmp_path: Path, name: str, how: str) -> None:
@@ -135,6 +141,21 @@ def test_a_broken_graph_without_fingerprints_is_refused_too(laya_run: RunDirecto
     (run / MANIFEST).write_text(json.dumps(manifest))
     (run / "onnx" / "model.onnx").write_bytes(b"\x08\x01 no graph")
     with pytest.raises(InputError, match=r"model\.onnx is not a usable ONNX graph"):
+        load_scorer(open_run(run))
+
+
+@pytest.mark.parametrize("how", ["missing", "cut"])
+def test_broken_weights_of_a_graph_without_fingerprints_are_refused_too(
+    laya_run: RunDirectory, tmp_path: Path, how: str
+) -> None:
+    run = copy_of(laya_run, tmp_path)
+    edit_json(run / MANIFEST, files={})
+    weights = run / "onnx" / "model.onnx.data"
+    if how == "cut":
+        weights.write_bytes(weights.read_bytes()[:-10])
+    else:
+        weights.unlink()
+    with pytest.raises(InputError, match=r"model\.onnx is not a usable ONNX graph .*copy the run again"):
         load_scorer(open_run(run))
 
 
