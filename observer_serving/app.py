@@ -20,6 +20,7 @@ from typing import Any
 
 from observer_core.errors import InputError
 from observer_core.home import Home
+from observer_core.traces.otlp import protobuf_from_json
 from observer_serving.access import Keys
 from observer_serving.active import policies_of
 from observer_serving.api.app import build_api
@@ -58,6 +59,7 @@ from observer_serving.uploads import Uploads
 
 log = logging.getLogger(__name__)
 
+_PREPARE_SECONDS = 3.0
 _LIVE = ("scorer", "policy", "projects", "keys", "api_key", "redact")
 """What `App.reload` puts in force; everything else waits for a restart."""
 
@@ -336,6 +338,7 @@ class App:
         loaded.add_done_callback(lambda task: stopping.set() if task.exception() is not None else None)
         if on_ready is not None:
             on_ready(self)
+        loop.call_later(_PREPARE_SECONDS, threading.Thread(target=_prepare, daemon=True).start)
         await stopping.wait()
         log.info("draining", extra={"fields": {"open_traces": self.engine.open_traces}})
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -350,8 +353,6 @@ class App:
         await self._loading.wait()
         if self.scoring.loading:
             await asyncio.to_thread(self._switchboard.begin, self._loading.models())
-        # Only now: it would take turns with the loading.
-        threading.Thread(target=_prepare_parquet, daemon=True).start()
 
     async def _read_when_loaded(self, loaded: "asyncio.Task[None]", read_again: Callable[[], Settings]) -> None:
         await asyncio.wait({loaded})
@@ -375,9 +376,10 @@ def create_app(
     return App(settings, home or Home.from_env(), clock=clock, loading=loading)
 
 
-def _prepare_parquet() -> None:
-    """Import what the spool's first file needs, now and not while deciding: pyarrow, and with its first conversion
-    pandas, where it is installed."""
+def _prepare() -> None:
+    """Import now, while nobody waits for it, what the first request in JSON and the spool's first file need: msgspec and
+    pyarrow, and with its first conversion pandas, where it is installed."""
+    protobuf_from_json(b"{}")
     import pyarrow as pa
     import pyarrow.parquet
 

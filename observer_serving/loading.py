@@ -3,16 +3,16 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from observer_core.errors import InputError
+from observer_core.errors import InputError, ObserverError
 from observer_core.rundir import RunDirectory, open_run
 from observer_serving.active import Active, read_active
 from observer_serving.config import SERVICE, Settings
-from observer_serving.start_checks import StartChecks
+from observer_serving.start_checks import Backend, StartChecks
 
 if TYPE_CHECKING:
     from observer_serving.score import LoadedModel
@@ -56,15 +56,17 @@ class Loading:
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.active = read_active(folder, settings)
         runs = _runs(self.active)
-        checks = StartChecks(folder / PROVEN_FILE, runs)
+        checks = StartChecks(folder / PROVEN_FILE, [run for run, _ in runs])
         # While files are hashed, and before a thread: two that import take turns, and what loads would come last.
-        import observer_serving.score.models  # noqa: F401  # pyright: ignore[reportUnusedImport]
-
-        if any(run.manifest.onnx.get("served") is not None for run in runs):
+        if runs:
+            import observer_core.decision.load  # noqa: F401  # pyright: ignore[reportUnusedImport]
+        if any(run.manifest.onnx.get("served") is not None for run, _ in runs):
             import onnxruntime  # noqa: F401  # pyright: ignore[reportUnusedImport]
         self._models: Future[dict[str, LoadedModel]] = Future()
         self._models.set_running_or_notify_cancel()  # a model cannot be interrupted
-        self._thread = threading.Thread(target=self._load, args=(settings, checks), name="observer-load", daemon=True)
+        self._thread = threading.Thread(
+            target=self._load, args=(settings, checks, runs), name="observer-load", daemon=True
+        )
         self._thread.start()
 
     def models(self) -> "dict[str, LoadedModel]":
@@ -88,18 +90,22 @@ class Loading:
         """Wait for the thread: a process that ends while native code works on one of its threads may crash."""
         self._thread.join(seconds)
 
-    def _load(self, settings: Settings, checks: StartChecks) -> None:
+    def _load(self, settings: Settings, checks: StartChecks, runs: "Sequence[tuple[RunDirectory, Backend]]") -> None:
+        # Before the rest of what serves a model is imported, which it would take turns with.
+        for run, backend in runs:
+            with contextlib.suppress(ObserverError):  # said below, with the project it is for
+                checks.prepare(run, backend)
         try:
             self._models.set_result(load_models(self.active, settings, checks))
         except BaseException as error:
             self._models.set_exception(error)
 
 
-def _runs(active: Mapping[str, Active]) -> list[RunDirectory]:
-    """The run directories in force; what is wrong with one is said by who loads it."""
-    paths = {one.model.run for one in active.values() if one.model is not None and one.model.run is not None}
-    runs: list[RunDirectory] = []
-    for path in sorted(paths):
+def _runs(active: Mapping[str, Active]) -> "list[tuple[RunDirectory, Backend]]":
+    """The run directories in force and what computes them; what is wrong with one is said by who loads it."""
+    chosen = {(one.model.run, one.model.backend) for one in active.values() if one.model and one.model.run is not None}
+    runs: list[tuple[RunDirectory, Any]] = []
+    for path, backend in sorted(chosen):
         with contextlib.suppress(InputError):
-            runs.append(open_run(Path(path)))
+            runs.append((open_run(Path(path)), backend))
     return runs

@@ -6,18 +6,27 @@ what was evaluated, so when the files' hashes, the libraries' versions and the p
 passed, the answer is known, and one trace shows that it still holds.
 """
 
+import hashlib
 import json
 import logging
 import platform
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
+import observer_core
 from observer_core.files import sha256_file, write_whole
 from observer_core.rundir import MANIFEST, RunDirectory
 
+if TYPE_CHECKING:
+    from observer_core.decision.scorer import RunScorer
+
 log = logging.getLogger(__name__)
+
+Backend = Literal["auto", "onnx", "torch"]
 
 _KEPT = 32
 _LIBRARIES = ("observer-pipeline", "numpy", "tokenizers", "onnxruntime", "torch", "transformers")
@@ -39,35 +48,51 @@ class StartChecks:
     def __init__(self, file: Path, runs: Sequence[RunDirectory] = ()) -> None:
         self._file = file
         self._passed = _read(file)
+        self._prepared: dict[tuple[Path, Backend], RunScorer] = {}
         hashing = ThreadPoolExecutor(1, "observer-verify")
         self._under_way = [(run, hashing.submit(run.verify)) for run in runs]
         hashing.shutdown(wait=False)
 
-    def verify(self, run: RunDirectory) -> None:
+    def prepare(self, run: RunDirectory, backend: Backend) -> None:
+        """Load a scorer ahead of the next call of `scorer`; raises as that."""
+        self._prepared[run.path, backend] = self._load(run, backend)
+
+    def scorer(self, run: RunDirectory, backend: Backend) -> "RunScorer":
+        """A run's scorer, its files verified and its golden traces replayed: all of them or, where they have passed
+        under these conditions, the shortest.
+
+        Raises:
+            InputError: see `load_scorer` and `replay_golden`.
+            ObserverError: the disk refused to note that they have passed.
+        """
+        return self._prepared.pop((run.path, backend), None) or self._load(run, backend)
+
+    def _load(self, run: RunDirectory, backend: Backend) -> "RunScorer":
+        from observer_core.decision.load import load_scorer, replay_golden
+
+        proven = bool(self._passed) and conditions(run, backend) in self._passed
+        self._verify(run)
+        scorer = load_scorer(run, backend=backend, verified=True)
+        replay_golden(scorer, run, proven=proven)
+        if not proven:
+            self._passed = [*self._passed, conditions(run, backend)][-_KEPT:]
+            write_whole(self._file, json.dumps(self._passed, indent=2).encode())
+        return scorer
+
+    def _verify(self, run: RunDirectory) -> None:
         """As `RunDirectory.verify`, which may be under way."""
         for known, verified in self._under_way:
             if known == run:
                 return verified.result()
         return run.verify()
 
-    def passed(self, run: RunDirectory, backend: str) -> bool:
-        """Whether this very run has passed its golden replay here, under what is installed now."""
-        return bool(self._passed) and conditions(run, backend) in self._passed
-
-    def note_passed(self, run: RunDirectory, backend: str) -> None:
-        """
-        Raises:
-            ObserverError: the disk refused.
-        """
-        self._passed = [*self._passed, conditions(run, backend)][-_KEPT:]
-        write_whole(self._file, json.dumps(self._passed, indent=2).encode())
-
 
 def conditions(run: RunDirectory, backend: str) -> Conditions:
-    """The run (its manifest has the sha256 of every other file), the libraries' versions and the processor."""
+    """The run (its manifest has the sha256 of every other file), our code, the libraries' versions and the processor."""
     return {
         "manifest": sha256_file(run.path / MANIFEST),
         "backend": backend,
+        "code": _code(),
         "python": platform.python_version(),
         **{name: _version(name) for name in _LIBRARIES},
         "processor": _processor(),
@@ -85,11 +110,19 @@ def _read(file: Path) -> list[Conditions]:
     return stored if isinstance(stored, list) else []
 
 
+def _code() -> str:
+    """What a model's code is told by, since a checkout changes under one version: names, sizes and times of its files."""
+    folder = Path(observer_core.__file__).parent
+    files = [(file.relative_to(folder).as_posix(), file.stat()) for file in sorted(folder.rglob("*.py"))]
+    told = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in files]
+    return hashlib.sha256(repr(told).encode()).hexdigest()
+
+
 def _version(library: str) -> str:
     try:
         return version(library)
-    except PackageNotFoundError:
-        return "absent"
+    except PackageNotFoundError:  # or installed under another name, as onnxruntime-gpu is
+        return getattr(sys.modules.get(library), "__version__", "absent")
 
 
 def _processor() -> str:

@@ -84,7 +84,9 @@ class ReceiveSettings(Section):
     max_request_spans: int = Field(
         default=200_000, ge=1, description="Most spans in one request, with the resources and scopes they are under"
     )
-    max_waiting: Size = Field(default=256 << 20, description="What may come in at once, or wait for the disk, before clients get 503")
+    max_waiting: Size = Field(
+        default=256 << 20, description="What may come in at once, or wait for the disk, before clients get 503"
+    )
 
 
 class AssemblySettings(Section):

@@ -110,13 +110,11 @@ def load_stage(settings: OneModel, checks: StartChecks | None = None) -> tuple[S
     from observer_core.decision.load import load_scorer, replay_golden
 
     run = open_run(settings.run.expanduser())
-    proven = checks is not None and checks.passed(run, settings.backend)
     if checks is not None:
-        checks.verify(run)
-    scorer = load_scorer(run, backend=settings.backend, verified=checks is not None)
-    replay_golden(scorer, run, proven=proven)
-    if checks is not None and not proven:
-        checks.note_passed(run, settings.backend)
+        scorer = checks.scorer(run, settings.backend)
+    else:
+        scorer = load_scorer(run, backend=settings.backend)
+        replay_golden(scorer, run)
     scorer.model_version = settings.version or run.version
     window = run.manifest.slice_spec.get("max_tokens")
     return Stage(scorer, window=window, **limits), run.manifest.validation_scores
