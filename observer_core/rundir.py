@@ -11,7 +11,7 @@ RUN/
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -125,17 +125,17 @@ class RunDirectory:
         """`metrics.json`: slice (`all`, `natural`, `seeded`) → metric → `value`, `lo`, `hi`, `n`."""
         return json.loads((self.path / METRICS).read_text(encoding="utf-8"))
 
-    def verify(self) -> None:
-        """Check that every file the manifest lists is there with its sha256.
+    def verify(self, names: Iterable[str] | None = None) -> None:
+        """Check that the files of these names, or every file the manifest lists, are there with their sha256.
 
         Raises:
             InputError: a file is missing or differs; names it.
         """
-        for name, digest in self.manifest.files.items():
+        for name in self.manifest.files if names is None else names:
             file = self.path / name
             if not file.is_file():
                 raise InputError(f"run directory {self.path} lacks {name}; copy the run again")
-            if sha256_file(file) != digest:
+            if sha256_file(file) != self.manifest.files[name]:
                 raise InputError(f"{file} is not the file this run was saved with; copy the run again")
 
 

@@ -377,8 +377,8 @@ def create_app(
 
 
 def _prepare() -> None:
-    """Import now, while nobody waits for it, what the first request in JSON and the spool's first file need: msgspec and
-    pyarrow, and with its first conversion pandas, where it is installed."""
+    """Import now, while nobody waits for it, what the first request in JSON and the spool's first file need: msgspec,
+    and pyarrow with what its first conversion imports."""
     protobuf_from_json(b"{}")
     import pyarrow as pa
     import pyarrow.parquet

@@ -11,8 +11,9 @@ import json
 import logging
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -50,7 +51,9 @@ class StartChecks:
         self._passed = _read(file)
         self._prepared: dict[tuple[Path, Backend], RunScorer] = {}
         hashing = ThreadPoolExecutor(1, "observer-verify")
-        self._under_way = [(run, hashing.submit(run.verify)) for run in runs]
+        self._under_way = [
+            (run, [hashing.submit(run.verify, names) for names in (_read_by_graph(run), _weights(run))]) for run in runs
+        ]
         hashing.shutdown(wait=False)
 
     def prepare(self, run: RunDirectory, backend: Backend) -> None:
@@ -71,24 +74,37 @@ class StartChecks:
         from observer_core.decision.load import load_scorer, replay_golden
 
         proven = bool(self._passed) and conditions(run, backend) in self._passed
-        self._verify(run)
+        graph_is_read, weights_are_read = self._verified(run)
+        graph_is_read()
+        if backend == "torch" or run.manifest.onnx.get("served") is None:
+            weights_are_read()
         scorer = load_scorer(run, backend=backend, verified=True)
         replay_golden(scorer, run, proven=proven)
+        weights_are_read()  # by nobody now, perhaps by another back end later
         if not proven:
             self._passed = [*self._passed, conditions(run, backend)][-_KEPT:]
             write_whole(self._file, json.dumps(self._passed, indent=2).encode())
         return scorer
 
-    def _verify(self, run: RunDirectory) -> None:
-        """As `RunDirectory.verify`, which may be under way."""
-        for known, verified in self._under_way:
+    def _verified(self, run: RunDirectory) -> tuple[Callable[[], None], Callable[[], None]]:
+        """`RunDirectory.verify`, perhaps under way, of what a graph needs and of the weights that only torch reads;
+        each waits and raises."""
+        for known, (graph, weights) in self._under_way:
             if known == run:
-                return verified.result()
-        return run.verify()
+                return graph.result, weights.result
+        return partial(run.verify, _read_by_graph(run)), partial(run.verify, _weights(run))
+
+
+def _weights(run: RunDirectory) -> list[str]:
+    return [name for name in run.manifest.files if name.endswith(".safetensors")]
+
+
+def _read_by_graph(run: RunDirectory) -> list[str]:
+    return [name for name in run.manifest.files if not name.endswith(".safetensors")]
 
 
 def conditions(run: RunDirectory, backend: str) -> Conditions:
-    """The run (its manifest has the sha256 of every other file), our code, the libraries' versions and the processor."""
+    """The run (its manifest has the sha256 of every other file), our code, the libraries' versions, the processor."""
     return {
         "manifest": sha256_file(run.path / MANIFEST),
         "backend": backend,
@@ -111,7 +127,7 @@ def _read(file: Path) -> list[Conditions]:
 
 
 def _code() -> str:
-    """What a model's code is told by, since a checkout changes under one version: names, sizes and times of its files."""
+    """What tells the models' code, since a checkout changes under one version: names, sizes, times of its files."""
     folder = Path(observer_core.__file__).parent
     files = [(file.relative_to(folder).as_posix(), file.stat()) for file in sorted(folder.rglob("*.py"))]
     told = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in files]
