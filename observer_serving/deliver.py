@@ -21,7 +21,7 @@ from observer_serving.buffer.record import DecisionRecord, Recorded
 from observer_serving.candidate import Candidate, is_large, parse_spans
 from observer_serving.export import Exporter, ExportItem, ExportOutcome, decorate_root
 from observer_serving.metrics import Metrics
-from observer_serving.receive.wire import Piece, split_ids
+from observer_serving.receive.wire import SPAN_ID_BYTES, Piece, split_ids
 from observer_serving.score import ShadowScore
 from observer_serving.score.lane import earliest
 from observer_serving.spool import Spool
@@ -90,6 +90,9 @@ class Delivery:
         self.pending_bytes = 0
         """Bytes of the traces whose decision is on disk and not delivered."""
         self._late: deque[LatePiece] = deque()
+        self._late_forwarded: deque[_Forwarded] = deque()  # of the first of them
+        self._late_seen: dict[bytes, set[bytes]] = {}  # the ids of their traces' spans, with those not on record yet
+        self._late_submitted: set[str] = set()  # exporters that have the next one already
         self._unsettled: list[tuple[int, str, tuple[int, ...]]] = []
         self._unsettled_bytes = 0
         self._since: float | None = None  # when the oldest thing that is not settled was done
@@ -226,39 +229,59 @@ class Delivery:
         log.exception("a fault while delivering trace %s, set aside in %s", file.name.partition(".")[0], file)
 
     def _deliver_late(self) -> None:
-        """Forward or drop late spans; spans their trace already has are only counted as duplicates."""
-        known: dict[bytes, set[bytes]] = {}
-        additions: list[tuple[Recorded, bytes]] = []
-        for late in self._late:
-            piece = late.piece
-            recorded = self._record.lookup(piece.trace_id)
-            if recorded is None:  # erased, or forgotten for its age, while this waited
-                self._metrics.spans_dropped.inc(piece.spans)
-                continue
-            seen = known.setdefault(piece.trace_id, set(split_ids(recorded.span_ids)))
-            ids = split_ids(piece.span_ids)
-            fresh = [span_id for span_id in dict.fromkeys(ids) if span_id not in seen]
-            self._metrics.spans_duplicate.inc(len(ids) - len(fresh))
-            if not fresh:
-                continue
-            seen.update(fresh)
-            self._forward_late(recorded.decision, piece, set(fresh))
-            additions.append((recorded, b"".join(fresh)))
-        self._record.add_late(additions)
-        while self._late:
+        """Forward or drop late spans; spans their trace already has are only counted as duplicates.
+
+        When the disk refuses, what has been forwarded is known, for the next time: it is forwarded and counted once.
+        """
+        while len(self._late_forwarded) < len(self._late):
+            self._late_forwarded.append(self._forward_late(self._late[len(self._late_forwarded)].piece))
+            self._late_submitted.clear()
+        new = [(late.recorded, late.fresh) for late in self._late_forwarded if late.recorded and late.fresh]
+        self._record.add_late(new)
+        self._late_seen.clear()
+        while self._late_forwarded:
+            self._count_late(self._late_forwarded.popleft())
             self._release(self._late.popleft().segment, 1)
 
-    def _forward_late(self, decision: Decision, piece: Piece, fresh: set[bytes]) -> None:
-        verdict = decision.decision
-        self._metrics.spans_late.labels(verdict).inc(len(fresh))
-        (self._metrics.spans_kept if verdict == "keep" else self._metrics.spans_dropped).inc(len(fresh))
-        if verdict != "keep":
-            return
-        try:
-            spans = parse_spans(piece.data, only=fresh)
-            for exporter in self._exporters:
+    def _forward_late(self, piece: Piece) -> "_Forwarded":
+        recorded = self._record.lookup(piece.trace_id)
+        if recorded is None:  # erased, or forgotten for its age, while this waited
+            return _Forwarded(piece.spans, None, b"")
+        seen = self._late_seen.setdefault(piece.trace_id, set(split_ids(recorded.span_ids)))
+        fresh = [span_id for span_id in dict.fromkeys(split_ids(piece.span_ids)) if span_id not in seen]
+        if fresh and recorded.decision.decision == "keep":
+            try:
+                self._submit_late(piece, set(fresh))
+            except DISK_ERRORS:
+                raise
+            except Exception:
+                self._set_aside(self._undeliverable.put_late(piece))
+        seen.update(fresh)
+        return _Forwarded(piece.spans, recorded, b"".join(fresh))
+
+    def _submit_late(self, piece: Piece, fresh: set[bytes]) -> None:
+        spans = parse_spans(piece.data, only=fresh)
+        for exporter in self._exporters:
+            if exporter.name not in self._late_submitted:
                 exporter.submit(ExportItem(None, spans))
-        except DISK_ERRORS:
-            raise
-        except Exception:
-            self._set_aside(self._undeliverable.put_late(piece))
+                self._late_submitted.add(exporter.name)
+
+    def _count_late(self, late: "_Forwarded") -> None:
+        fresh = len(late.fresh) // SPAN_ID_BYTES
+        verdict = late.recorded.decision.decision if late.recorded else "drop"
+        if late.recorded is None:
+            fresh = late.spans
+        else:
+            self._metrics.spans_late.labels(verdict).inc(fresh)
+            self._metrics.spans_duplicate.inc(late.spans - fresh)
+        (self._metrics.spans_kept if verdict == "keep" else self._metrics.spans_dropped).inc(fresh)
+
+
+@dataclass(frozen=True, slots=True)
+class _Forwarded:
+    """A late piece that the exporters have, as far as it is for them: how many spans it has, the decision about their
+    trace (`None` if that is forgotten), and the ids of those that are new."""
+
+    spans: int
+    recorded: Recorded | None
+    fresh: bytes

@@ -176,6 +176,63 @@ def test_late_spans_that_cannot_be_forwarded_are_set_aside_and_the_ones_behind_t
     assert aside.count() == 0
 
 
+def test_late_spans_that_one_exporter_refuses_go_to_the_others_once_and_count_once(bench: Bench):
+    first, second = bench.exporters
+    traces = [new_trace(3), new_trace(3)]
+    for trace_id, span_ids in traces:
+        bench.receive(trace_id, span_ids[:1])
+    bench.settle()
+
+    def counted() -> tuple[float, float, float]:
+        metrics = bench.metrics
+        return tuple(
+            counter._value.get()
+            for counter in (metrics.spans_kept, metrics.spans_late.labels("keep"), metrics.spans_duplicate)
+        )
+
+    second.full = True
+    before = counted()
+    for trace_id, span_ids in traces:
+        bench.receive(trace_id, span_ids[:2])
+    for _ in range(4):
+        bench.settle()
+    bench.receive(traces[0][0], traces[0][1][1:])  # one of them again, and one more
+    bench.settle()
+    assert bench.engine.failure is not None
+    assert counted() == before, "what has not reached everybody is not counted yet"
+    assert [item.spans for item in first.items[2:]] == [1]
+    second.full = False
+    bench.settle()
+    bench.settle()
+    for exporter in (first, second):
+        assert [(item.trace_id, item.spans) for item in exporter.items[2:]] == [
+            (traces[0][0].hex(), 1), (traces[1][0].hex(), 1), (traces[0][0].hex(), 1)
+        ]  # fmt: skip
+    kept, late, duplicates = (after - was for after, was in zip(counted(), before, strict=True))
+    assert (kept, late, duplicates) == (3, 3, 3)
+    assert sorted(decision.late_spans for decision in bench.decisions()) == [1, 2]
+
+
+def test_late_spans_that_the_record_refuses_are_not_forwarded_again(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    trace_id, span_ids = new_trace(3)
+    bench.receive(trace_id, span_ids[:1])
+    bench.settle()
+    add_late, refusals = bench.record.add_late, [sqlite3.OperationalError("database or disk is full")] * 2
+
+    def full(late: Any) -> None:
+        if refusals:
+            raise refusals.pop()
+        add_late(late)
+
+    monkeypatch.setattr(bench.record, "add_late", full)
+    bench.receive(trace_id, span_ids[1:])
+    for _ in range(4):
+        bench.settle()
+    assert refusals == []
+    assert [item.spans for item in bench.exporters[0].items] == [1, 2]
+    assert bench.metrics.spans_kept._value.get() == 3
+
+
 def test_what_is_delivered_again_after_a_restart_is_counted_once_as_received_and_as_kept(bench: Bench):
     trace_id, span_ids = new_trace(3)
     bench.receive(trace_id, span_ids[:2])
