@@ -6,6 +6,7 @@ sealed: whoever adds them keeps their source until `flush` has returned, and add
 """
 
 import json
+import logging
 import os
 import threading
 import time
@@ -18,6 +19,8 @@ from typing import Any
 from observer_core.decisions import Decision, decision_row
 from observer_core.files import whole_file
 from observer_core.traces.trace import Trace
+
+log = logging.getLogger(__name__)
 
 DECISIONS, EXPORTS, TRACES = "decisions", "exports", "traces"
 _TABLES = (DECISIONS, EXPORTS, TRACES)
@@ -134,18 +137,42 @@ class Spool:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
         path = self._root / table / f"{stamp}-{uuid.uuid4().hex[:12]}.parquet"
         with whole_file(path) as aside:
-            _write_parquet(table, rows, aside)
+            try:
+                _write_parquet(table, rows, aside)
+            except _UNWRITABLE:
+                good = [row for row in rows if _is_writable(table, row)]
+                _write_parquet(table, good, aside)
         rows.clear()
 
 
 def _write_parquet(table: str, rows: list[dict[str, Any]], file: Path) -> None:
-    import pyarrow as pa
     import pyarrow.parquet as pq
+
+    pq.write_table(_table(table, rows), file, compression="zstd")
+
+
+def _table(table: str, rows: list[dict[str, Any]]) -> Any:
+    import pyarrow as pa
 
     from observer_core.spool_tables import DECISION_SCHEMA, EXPORT_SCHEMA, TRACE_SCHEMA
 
     schema = {DECISIONS: DECISION_SCHEMA, EXPORTS: EXPORT_SCHEMA, TRACES: TRACE_SCHEMA}[table]
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), file, compression="zstd")
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+_UNWRITABLE = (ValueError, TypeError, OverflowError)  # pyarrow's own are among them
+"""What a row raises whose values do not fit its columns."""
+
+
+def _is_writable(table: str, row: dict[str, Any]) -> bool:
+    """Whether a row fits its columns. One that does not is a fault of ours, and must not keep all others from the disk:
+    the log names its trace, whose decision is in the record."""
+    try:
+        _table(table, [row])
+    except _UNWRITABLE:
+        log.exception("the row of %s about trace %s does not fit and is left out of the spool", table, row["trace_id"])
+        return False
+    return True
 
 
 def erase_rows(root: Path, trace_id: str) -> int:

@@ -92,3 +92,16 @@ def test_a_row_that_met_a_refused_file_is_in_one_file_once(tmp_path):
     for table in ("decisions", "traces"):
         found = [i for path in _files(tmp_path, table) for i in pq.read_table(path)["trace_id"].to_pylist()]
         assert found == [row.trace_id for row in rows], table
+
+
+def test_a_row_that_does_not_fit_keeps_no_other_from_the_disk(tmp_path, caplog):
+    spool = Spool(tmp_path, max_rows=100, max_age_s=60)
+    odd = [{"spans": 2**70}, {"decision": 3}, {"project": "\ud800"}]
+    for number, change in enumerate(odd):
+        spool.add_decision(replace(DECISION, trace_id=f"odd{number}", **change))
+        spool.add_decision(replace(DECISION, trace_id=f"fine{number}"))
+    spool.flush()
+    [file] = _files(tmp_path, "decisions")
+    assert pq.read_table(file)["trace_id"].to_pylist() == ["fine0", "fine1", "fine2"]
+    assert spool.waiting == 0
+    assert [record.getMessage().split()[6] for record in caplog.records] == ["odd0", "odd1", "odd2"]
