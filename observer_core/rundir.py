@@ -80,6 +80,7 @@ class Manifest(BaseModel):
     )  # sorted p_wrong: the first threshold of a review budget
     onnx: dict[str, Any] = Field(default_factory=dict)  # see observer_core.decision.onnx.Exported
     golden: list[Golden] = Field(default_factory=list)
+    golden_environment: str | None = None  # where what serves made them, see observer_core.environment
     files: dict[str, str] = Field(default_factory=dict)
     created_at: str | None = None
     versions: dict[str, str] = Field(default_factory=dict)

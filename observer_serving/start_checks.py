@@ -1,24 +1,20 @@
 """What spares a start some of the checks' time, and none of the checks.
 
-The files of a start's runs are hashed beside what else it does. And a run whose whole golden replay has passed on this
-machine need not compute all of it again: the replay asks whether these weights, these libraries and this processor give
-what was evaluated, so when the files' hashes, the libraries' versions and the processor are those of a replay that
-passed, the answer is known, and one trace shows that it still holds.
+The files of a start's runs are hashed beside what else it does. And a run whose golden scores were made, or have all
+been replayed, in this very environment need not compute all of them again: the replay asks whether these weights, this
+code, these libraries and this processor give what was evaluated, so when all of these are the same, the answer is
+known, and one trace shows that it still holds.
 """
 
-import hashlib
 import json
 import logging
-import platform
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import observer_core
+from observer_core.environment import environment
 from observer_core.files import sha256_file, write_whole
 from observer_core.rundir import MANIFEST, RunDirectory
 
@@ -30,11 +26,9 @@ log = logging.getLogger(__name__)
 Backend = Literal["auto", "onnx", "torch"]
 
 _KEPT = 32
-_LIBRARIES = ("observer-pipeline", "numpy", "tokenizers", "onnxruntime", "torch", "transformers")
-_CPUINFO = Path("/proc/cpuinfo")
-
 Conditions = dict[str, str]
-"""All that a score depends on besides the trace."""
+"""All that a score depends on besides the trace: the run (its manifest has the sha256 of every other file), the back
+end, and the environment."""
 
 
 class StartChecks:
@@ -73,7 +67,10 @@ class StartChecks:
     def _load(self, run: RunDirectory, backend: Backend) -> "RunScorer":
         from observer_core.decision.load import load_scorer, replay_golden
 
-        proven = bool(self._passed) and conditions(run, backend) in self._passed
+        here = environment()
+        made_here = backend == "auto" and run.manifest.golden_environment == here
+        conditions = {"manifest": sha256_file(run.path / MANIFEST), "backend": backend, "environment": here}
+        proven = made_here or conditions in self._passed
         graph_is_read, weights_are_read = self._verified(run)
         graph_is_read()
         if backend == "torch" or run.manifest.onnx.get("served") is None:
@@ -82,7 +79,7 @@ class StartChecks:
         replay_golden(scorer, run, proven=proven)
         weights_are_read()  # by nobody now, perhaps by another back end later
         if not proven:
-            self._passed = [*self._passed, conditions(run, backend)][-_KEPT:]
+            self._passed = [*self._passed, conditions][-_KEPT:]
             write_whole(self._file, json.dumps(self._passed, indent=2).encode())
         return scorer
 
@@ -103,18 +100,6 @@ def _read_by_graph(run: RunDirectory) -> list[str]:
     return [name for name in run.manifest.files if not name.endswith(".safetensors")]
 
 
-def conditions(run: RunDirectory, backend: str) -> Conditions:
-    """The run (its manifest has the sha256 of every other file), our code, the libraries' versions, the processor."""
-    return {
-        "manifest": sha256_file(run.path / MANIFEST),
-        "backend": backend,
-        "code": _code(),
-        "python": platform.python_version(),
-        **{name: _version(name) for name in _LIBRARIES},
-        "processor": _processor(),
-    }
-
-
 def _read(file: Path) -> list[Conditions]:
     if not file.exists():
         return []
@@ -124,33 +109,3 @@ def _read(file: Path) -> list[Conditions]:
         log.warning("%s cannot be read (%s): all golden traces are replayed", file, error)
         return []
     return stored if isinstance(stored, list) else []
-
-
-def _code() -> str:
-    """What tells the models' code, since a checkout changes under one version: names, sizes, times of its files."""
-    folder = Path(observer_core.__file__).parent
-    files = [(file.relative_to(folder).as_posix(), file.stat()) for file in sorted(folder.rglob("*.py"))]
-    told = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in files]
-    return hashlib.sha256(repr(told).encode()).hexdigest()
-
-
-def _version(library: str) -> str:
-    try:
-        return version(library)
-    except PackageNotFoundError:  # or installed under another name, as onnxruntime-gpu is
-        return getattr(sys.modules.get(library), "__version__", "absent")
-
-
-def _processor() -> str:
-    """Model and instruction sets of the first core."""
-    if not _CPUINFO.exists():
-        return f"{platform.machine()} {platform.processor()}"
-    told: dict[str, str] = {}
-    with _CPUINFO.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            name, found, value = line.partition(":")
-            if not found:
-                break
-            told[name.strip()] = value.strip()
-    wanted = ("model name", "flags", "CPU implementer", "CPU part", "Features")  # of x86, then of ARM
-    return " ".join((platform.machine(), *(told[name] for name in wanted if name in told)))

@@ -16,6 +16,7 @@ from observer_core.decision.scorer import RawScorer, RunScorer, deciding
 from observer_core.decision.training.data import Part
 from observer_core.decision.training.options import BASELINE
 from observer_core.decision.training.progress import Progress, part
+from observer_core.environment import environment
 from observer_core.metrics.estimate import Estimate
 from observer_core.metrics.predictions import predict
 from observer_core.metrics.report import write_evaluation
@@ -77,6 +78,7 @@ def finish_run(
     manifest.versions = {package: version(package) for package in PACKAGES}
     served = raw_scorer(folder, manifest)
     manifest.golden = make_golden(lambda golden: [score.p_wrong_raw for score in served(golden)])
+    manifest.golden_environment = environment()
     manifest.latency_ms = _latency(RunScorer(manifest, "", served), parts["test"].traces)
     return seal(folder, manifest)
 

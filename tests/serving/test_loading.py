@@ -11,12 +11,13 @@ import pytest
 from serving.harness import Service, make_request, new_trace, wait_until
 from serving.test_switch import make_run
 
+import observer_core
+from observer_core import environment
 from observer_core.decision import load
 from observer_core.decision.golden import golden_traces
 from observer_core.decision.scorer import RawScore
 from observer_core.errors import InputError
-from observer_core.rundir import CHECKPOINT, MANIFEST, RunDirectory, open_run
-from observer_serving import start_checks
+from observer_core.rundir import CHECKPOINT, MANIFEST, Manifest, RunDirectory, open_run
 from observer_serving.config import LocalSettings
 from observer_serving.score.models import load_stage
 from observer_serving.start_checks import StartChecks
@@ -235,9 +236,9 @@ def test_a_restart_replays_one_golden_trace_until_something_changes(starts: Star
     starts.start()
     starts.start()
     assert starts.replayed == [ALL, 1]
-    monkeypatch.setattr(start_checks, "version", lambda library: f"another {library}")
+    monkeypatch.setattr(environment, "version", lambda library: f"another {library}")
     starts.start()
-    monkeypatch.setattr(start_checks, "_CPUINFO", starts.file)
+    monkeypatch.setattr(environment, "_CPUINFO", starts.file)
     starts.start()
     manifest = starts.settings.run / MANIFEST
     manifest.write_text(manifest.read_text() + "\n")
@@ -248,10 +249,23 @@ def test_a_restart_replays_one_golden_trace_until_something_changes(starts: Star
     starts.start()
     starts.start()
     assert starts.replayed[6:] == [ALL, 1]
-    monkeypatch.setattr(start_checks.observer_core, "__file__", start_checks.__file__)  # other code under this version
+    monkeypatch.setattr(observer_core, "__file__", load.__file__)  # other code under this version
     starts.start()
     starts.start()
     assert starts.replayed[8:] == [ALL, 1]
+
+
+def test_a_run_made_here_is_proven_and_one_made_elsewhere_is_not(starts: Starts):
+    manifest = starts.settings.run / MANIFEST
+    made = Manifest.model_validate_json(manifest.read_bytes())
+    for place, scored in ((environment.environment(), 1), ("elsewhere", ALL), (None, ALL)):
+        manifest.write_text(made.model_copy(update={"golden_environment": place}).to_json())
+        starts.start()
+        assert starts.replayed[-1] == scored
+    torch = starts.settings.model_copy(update={"backend": "torch"})
+    manifest.write_text(made.model_copy(update={"golden_environment": environment.environment()}).to_json())
+    load_stage(torch, StartChecks(starts.file, [open_run(torch.run)]))
+    assert starts.replayed[-1] == ALL, "another back end than the one that made them"
 
 
 def test_a_proven_model_that_was_altered_since_is_refused(starts: Starts):
