@@ -1,7 +1,8 @@
 """Time as something handed in, so that tests move it instead of sleeping."""
 
+import re
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 
@@ -50,3 +51,26 @@ def rfc3339(unix_ns: int) -> str:
     seconds, nanos = divmod(unix_ns, 1_000_000_000)
     stamp = datetime.fromtimestamp(seconds, UTC).replace(microsecond=nanos // 1000)
     return stamp.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d)(?::(\d\d)(?:\.(\d+))?)?Z?", re.ASCII)
+
+
+def as_rfc3339(text: str) -> str:
+    """A moment in UTC, written to the minute, the second, or any part of one, in the form of `rfc3339`, so that the two
+    compare as texts. What is finer than a microsecond counts as the next one: no `rfc3339` lies between.
+
+    Raises:
+        ValueError: it is none.
+    """
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is not RFC 3339 UTC; write 2026-01-31T12:00:00Z")
+    minute, second, part = found.groups()
+    try:
+        moment = datetime.fromisoformat(f"{minute}:{second or '00'}+00:00")
+        micros = -(-int((part or "0")[:30].ljust(30, "0")) // 10**24)
+        moment += timedelta(microseconds=micros)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{text!r} is no time that exists ({error}); write 2026-01-31T12:00:00Z") from None
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -24,6 +24,7 @@ class Received:
     headers: dict[str, str]
     body: bytes
     status: int = 0
+    path: str = "/v1/traces"
 
     @property
     def request(self) -> ExportTraceServiceRequest:
@@ -59,10 +60,10 @@ class Collector:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 with collector.changed:
-                    if self.path == "/v1/traces":
+                    if self.path.endswith("/v1/traces"):
                         if self.headers.get("content-encoding") == "gzip":
                             body = gzip.decompress(body)
-                        received = Received({k.lower(): v for k, v in self.headers.items()}, body)
+                        received = Received({k.lower(): v for k, v in self.headers.items()}, body, path=self.path)
                         status, headers, content = collector.answer(received)
                         received.status = status
                         collector.requests.append(received)

@@ -315,7 +315,7 @@ def _double(value: int | float | str) -> float:
         number = float(value)
     except ValueError:
         number = math.inf
-    # "inf", "1_0" and " 1" are Python's, not JSON's.
-    if math.isfinite(number) and "_" not in value and value.strip() == value:
+    # "inf", "1_0", " 1" and digits of other scripts are Python's, not JSON's.
+    if math.isfinite(number) and "_" not in value and value.strip() == value and value.isascii():
         return number
     raise DecodeError(f'must be a number, "NaN", "Infinity" or "-Infinity", not {value[:40]!r}')

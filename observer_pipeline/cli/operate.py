@@ -92,6 +92,7 @@ def simulate_policy(
     from observer_core.home import Home
     from observer_core.simulate import simulate
     from observer_serving.buffer.record import read_decisions
+    from observer_serving.clock import as_rfc3339
     from observer_serving.config import SERVICE, read_settings
     from observer_serving.storage import read_storage
 
@@ -100,7 +101,11 @@ def simulate_policy(
         raise InputError(f"{policy} has no projects.{project}; leave --project out or add it")
     other = settings.policy_of(project or SERVICE) or settings.policy
     record, key = read_storage(settings, folder)
-    decisions = read_decisions(record, since=since)
+    try:
+        moment = None if since is None else as_rfc3339(since)
+    except ValueError as error:
+        raise InputError(f"--since: {error}") from None
+    decisions = read_decisions(record, since=moment)
     chosen = (one for one in decisions if project in (None, one.project))
     result = simulate(chosen, other, key, without=without or ())
     if as_json:

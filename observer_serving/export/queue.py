@@ -10,6 +10,7 @@ A file is one line of JSON (the header) and then the bytes of an `ExportTraceSer
 
 import contextlib
 import fcntl
+import logging
 import os
 import threading
 import time
@@ -24,6 +25,8 @@ import orjson
 from observer_core.errors import InputError, ObserverError
 from observer_core.files import fsync_dir, write_whole
 from observer_serving.export.item import QueueFull
+
+log = logging.getLogger(__name__)
 
 EXPORT_FOLDER = "export"
 """Under `OBSERVER_HOME/serving`: one folder per exporter, by name."""
@@ -251,21 +254,20 @@ class DeadLetter:
 
 
 def dead_letters(serving: Path) -> Iterator[DeadLetter]:
-    """All dead letters of all exporters under `OBSERVER_HOME/serving`, the oldest first within each."""
+    """All dead letters of all exporters under `OBSERVER_HOME/serving`, the oldest first within each; a damaged one is
+    named in the log."""
     for path in sorted((serving / EXPORT_FOLDER).glob(f"*/dead/*{DEAD}")):
         entry = Entry.of(path, path.stat().st_size)
-        if entry is not None:
+        if entry is None:
+            continue
+        try:
             header, _ = entry.read()
             error = header["error"]
-            yield DeadLetter(
-                path.parents[1].name,
-                header["trace_id"],
-                entry.spans,
-                error["at"],
-                error["status"],
-                error["response"],
-                entry,
-            )
+            told = (header["trace_id"], entry.spans, error["at"], error["status"], error["response"])
+        except (ObserverError, KeyError, TypeError) as problem:  # it must not hide the others
+            log.error("%s is no dead letter that can be read (%r); look at it, or remove it", path, problem)
+            continue
+        yield DeadLetter(path.parents[1].name, *told, entry)
 
 
 def replay(letter: DeadLetter) -> None:

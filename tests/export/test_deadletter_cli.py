@@ -32,6 +32,15 @@ def test_list_shows_the_answer(queue):
     assert "422  no such kind" in _run("list").output
 
 
+def test_a_damaged_one_does_not_hide_the_others(queue, tmp_path, caplog):
+    first, second, _ = sorted((tmp_path / "serving" / EXPORT_FOLDER / "phoenix" / "dead").iterdir())
+    first.write_bytes(b"{")
+    second.write_bytes(b'{"trace_id": "a"}\nspans')
+    assert [json.loads(line)["trace_id"] for line in _run("list", "--json").stdout.splitlines()] == [f"{2:032x}"]
+    assert [record.getMessage().split()[0] for record in caplog.records] == [str(first), str(second)]
+    assert _run("replay", "--all").stdout == "1 dead letters queued again\n"
+
+
 def test_replay_queues_again(queue):
     assert _run("replay", f"{1:032x}").output == "1 dead letters queued again\n"
     queue.rescan()

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from pathlib import Path
 
 import pytest
 from export_items import make_item
@@ -16,7 +17,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from otlp_collector import OK, Collector
 
 from observer_core.errors import InputError
+from observer_serving.config import read_settings
 from observer_serving.export import ExportOptions
+from observer_serving.export.make import make_exporter
 from observer_serving.export.otlp_http import OtlpHttpExporter
 from observer_serving.export.queue import dead_letters, replay
 
@@ -70,6 +73,22 @@ def test_traces_arrive_once_in_order_and_gzipped(exporter_to, outcomes):
     assert back.annotations == []
     stats = exporter.stats()
     assert (stats.exported_traces, stats.exported_spans, stats.queued_items, stats.last_error) == (2, 5, 0, "")
+
+
+def test_langfuse_gets_its_key_at_its_path_as_the_example_has_it(tmp_path):
+    example = Path(__file__).parents[2] / "examples" / "langfuse.yaml"
+    settings = read_settings(example, {"LANGFUSE_BASIC_AUTH": "cGs6c2s="})
+    (langfuse,) = [one for one in settings.exporters if one.name == "langfuse"]
+    with Collector() as back:
+        here = langfuse.endpoint.replace("https://cloud.langfuse.com", f"http://127.0.0.1:{back.port}")
+        exporter = make_exporter(langfuse.model_copy(update={"endpoint": here}), tmp_path)
+        exporter.submit(make_item("a"))
+        exporter.start()
+        back.wait_for(lambda: back.accepted == ["a"])
+        exporter.stop(5)
+        [received] = back.requests
+    assert received.path == "/api/public/otel/v1/traces"
+    assert received.headers["authorization"] == "Basic cGs6c2s="
 
 
 @pytest.mark.parametrize("statuses", [(503, 503, 429, 502, 504), (401, 404), (500, 500), (503, 500, 500)])

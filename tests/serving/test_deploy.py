@@ -21,7 +21,7 @@ DEPLOY = ROOT / "deploy"
 KEYS = {
     name: "https://hooks.invalid/x" if name == "SLACK_WEBHOOK" else "key"
     for name in ("TYPESAFE_API_KEY", "OBSERVER_INGEST_KEY", "OBSERVER_READ_KEY", "OBSERVER_ADMIN_KEY",
-                 "OBSERVER_HASH_KEY", "SLACK_WEBHOOK")
+                 "OBSERVER_HASH_KEY", "SLACK_WEBHOOK", "LANGFUSE_BASIC_AUTH")
 }  # fmt: skip
 
 
@@ -39,9 +39,11 @@ def test_each_example_is_valid_and_only_what_runs_elsewhere_is_missing(example: 
     """The scorers elsewhere are put on a closed local port, so that no test speaks to the internet."""
     closed = folder / example.name
     text = example.read_text()
-    for host in ("https://api.typesafe.ai", "http://scorer.internal:8010", "http://127.0.0.1:8010"):
+    for host in ("https://api.typesafe.ai", "http://scorer.internal:8010", "http://127.0.0.1:8010",
+                 "https://cloud.langfuse.com"):  # fmt: skip
         text = text.replace(host, "http://127.0.0.1:9")
-    for host in ("phoenix.internal:6006", "collector.internal:4317", "127.0.0.1:6006"):
+    for host in ("phoenix.internal:6006", "signoz-otel-collector.internal:4317", "collector.internal:4317",
+                 "127.0.0.1:6006"):  # fmt: skip
         text = text.replace(host, "127.0.0.1:9")
     closed.write_text(text)
     done = subprocess.run(
@@ -58,7 +60,17 @@ def test_each_example_is_valid_and_only_what_runs_elsewhere_is_missing(example: 
 
 def test_the_examples_cover_what_people_ask_for():
     named = {path.stem for path in EXAMPLES}
-    assert {"hosted-jev", "own-run", "json-only", "large-budget", "remote", "cascade", "dry-run", "observer"} <= named
+    assert {
+        "hosted-jev",
+        "own-run",
+        "json-only",
+        "large-budget",
+        "remote",
+        "cascade",
+        "dry-run",
+        "observer",
+        "langfuse",
+    } <= named
 
 
 def test_compose_and_kubernetes_agree_with_the_settings():

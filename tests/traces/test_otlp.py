@@ -198,6 +198,7 @@ def test_unknown_fields_and_original_names_are_ignored():
         (_attribute('{"intValue":-9223372036854775809}'), ".attributes[0].value.intValue", "integer"),
         ('{"startTimeUnixNano":"1.5"}', ".startTimeUnixNano", "integer"),
         (_attribute('{"doubleValue":"inf"}'), ".attributes[0].value.doubleValue", "NaN"),
+        (_attribute('{"doubleValue":"１"}'), ".attributes[0].value.doubleValue", "NaN"),
         (_attribute('{"bytesValue":"*"}'), ".attributes[0].value.bytesValue", "base64"),
     ],
 )  # fmt: skip
