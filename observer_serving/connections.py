@@ -7,6 +7,7 @@ descriptors, until none is left for other clients, nor for the log and the decis
 import asyncio
 import logging
 import resource
+import sys
 import time
 from typing import Any
 
@@ -23,7 +24,8 @@ class Doorkeeper:
     """How many connections a listener has at most, and how long each may keep it waiting (seconds)."""
 
     def __init__(self, most: int | None = None, patience: float = PATIENCE_SECONDS) -> None:
-        self.most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE if most is None else most
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self.most = (sys.maxsize if files == resource.RLIM_INFINITY else files // _SHARE) if most is None else most
         self.patience = patience
         self._said_at = float("-inf")
 

@@ -1,5 +1,6 @@
 """A process that does nothing but serve: its event loop, and how Python runs its threads and collects its garbage."""
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -53,9 +54,13 @@ def _keep_freed_memory() -> None:
 
 
 def _open_many_files() -> None:
-    """As many files and connections as the system allows, where it hands out fewer by default."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (_MOST_FILES if hard == resource.RLIM_INFINITY else hard, hard))
+    """As many files and connections as a busy service needs, where the system hands out fewer by default and lets a
+    process ask for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # macOS names no limit and has one
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def serve(work: Coroutine[Any, Any, None]) -> None:
