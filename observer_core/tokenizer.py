@@ -1,6 +1,7 @@
 """A model's tokenizer, read with the `tokenizers` library alone: counts and cuts text without torch."""
 
 import json
+from functools import lru_cache
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -23,6 +24,11 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     file = folder / TOKENIZER_FILE
     if not file.is_file():
         raise InputError(f"{file} is missing; copy the run again or train anew")
+    return _read(file, file.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=1)  # a model and its states read the same one, one after the other; nobody changes it
+def _read(file: Path, _changed_ns: int) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises bare Exception
