@@ -59,7 +59,7 @@ from observer_serving.uploads import Uploads
 
 log = logging.getLogger(__name__)
 
-_PREPARE_SECONDS = 3.0
+_PREPARE_SECONDS = 0.25
 _LIVE = ("scorer", "policy", "projects", "keys", "api_key", "redact")
 """What `App.reload` puts in force; everything else waits for a restart."""
 
