@@ -65,7 +65,8 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$", max_length=64)]
 class Section(BaseModel):
     """A mapping of settings; an unknown key is refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    # Deferred: a section is built with the settings it stands in, and once is enough at the start of a service.
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 def split_address(address: str) -> tuple[str, int]:
