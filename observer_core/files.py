@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import mmap
 import os
 import shutil
 import uuid
@@ -16,11 +17,15 @@ _PIECE_BYTES = 8 << 20
 def sha256_file(path: Path) -> str:
     """The file's sha256 as 64 hex digits.
 
-    Read in large pieces: after each one the interpreter is asked for again, and another thread may just have it.
+    Read in large pieces: after each one the interpreter is asked for again, and another thread may just have it. Their
+    memory comes from the system, which clears it while it reads; Python would keep the other threads waiting for that.
     """
     digest = hashlib.sha256()
-    piece = memoryview(bytearray(min(_PIECE_BYTES, path.stat().st_size + 1)))
-    with path.open("rb", buffering=0) as stream:
+    with (
+        path.open("rb", buffering=0) as stream,
+        mmap.mmap(-1, min(_PIECE_BYTES, path.stat().st_size + 1)) as memory,
+        memoryview(memory) as piece,
+    ):
         while count := stream.readinto(piece):
             digest.update(piece[:count])
     return digest.hexdigest()

@@ -72,7 +72,10 @@ class BudgetThreshold:
         self._scores: deque[tuple[float, float, float]] = deque(maxlen=MAX_SCORES)  # when observed, score, base
         self._epoch: Epoch | None = None
         levels = (np.arange(MIN_SCORES) + 0.5) / MIN_SCORES
-        seeds = np.quantile(initial_scores, levels) if len(initial_scores) else levels
+        if len(initial_scores):  # their quantiles; `np.quantile` imports masked arrays, for which a start has no time
+            seeds = np.interp(levels, np.linspace(0, 1, len(initial_scores)), np.sort(initial_scores))
+        else:
+            seeds = levels
         self._scores.extend((-math.inf, score, policy.random_share) for score in seeds.tolist())
 
     @classmethod
