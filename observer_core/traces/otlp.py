@@ -8,7 +8,7 @@ import struct
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import orjson
 from google.protobuf.message import DecodeError as ProtobufDecodeError
@@ -20,9 +20,12 @@ from observer_core.files import write_whole
 from observer_core.traces.jsonl import LineProblem
 from observer_core.traces.otlp_json import DecodeError, dump_json_message
 
+if TYPE_CHECKING:
+    from observer_core.traces.otlp_json_read import WireResource
+
 __all__ = [
-    "DecodeError", "decode_request", "parse_request", "protobuf_from_json", "read_otlp_file", "scan_otlp_file",
-    "split_by_trace", "write_otlp_file",
+    "DecodeError", "decode_request", "parse_request", "protobuf_from_json", "read_otlp_file",
+    "resources_from_json", "scan_otlp_file", "split_by_trace", "write_otlp_file",
 ]  # fmt: skip
 
 ContentType = Literal["protobuf", "json"]
@@ -55,18 +58,27 @@ def parse_request(body: bytes) -> ExportTraceServiceRequest:
 
 
 def protobuf_from_json(body: bytes, most: int = sys.maxsize) -> bytes:
-    """The protobuf form of an export request in JSON; an empty body is an empty request.
-
-    Raises:
-        DecodeError: not OTLP/JSON; names the field's path.
-        TooManySpansError: there are more than `most` resources, scopes and spans.
-    """
+    """The protobuf form of an export request in JSON; raises as `resources_from_json`."""
     if not body:
         return b""
     # Not with the module: a start need not wait for msgspec.
     from observer_core.traces.otlp_json_read import json_to_wire
 
     return json_to_wire(body, most)
+
+
+def resources_from_json(body: bytes, most: int = sys.maxsize) -> "list[WireResource]":
+    """The resources of an export request in JSON, in their protobuf form; an empty body is an empty request.
+
+    Raises:
+        DecodeError: not OTLP/JSON; names the field's path.
+        TooManySpansError: there are more than `most` resources, scopes and spans.
+    """
+    if not body:
+        return []
+    from observer_core.traces.otlp_json_read import json_to_resources
+
+    return json_to_resources(body, most)
 
 
 def scan_otlp_file(path: Path) -> tuple[list[ExportTraceServiceRequest], list[LineProblem]]:

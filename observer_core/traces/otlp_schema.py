@@ -1,7 +1,7 @@
 """The messages of an OTLP trace export as msgspec reads them from JSON, field for field those of the protobuf schema.
 
 Numbers stay as they came: JSON has 64-bit integers as strings or numbers, and what a number may be is checked where it
-is written (`observer_core.traces.otlp_json_read`). Absent and null are both `None`; unknown fields are skipped.
+is written (`observer_core.traces.otlp_json_fields`). Absent and null are both `None`; unknown fields are skipped.
 """
 
 from typing import ClassVar

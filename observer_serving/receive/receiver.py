@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import orjson
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from observer_core.traces.otlp import DecodeError, parse_request, protobuf_from_json
+from observer_core.traces.otlp import DecodeError, parse_request, protobuf_from_json, resources_from_json
 from observer_core.traces.otlp_json import TooManySpansError
 from observer_serving.buffer.protocol import Buffer, BufferUnavailableError
 from observer_serving.buffer.received import JsonTrace, Received
@@ -16,7 +16,7 @@ from observer_serving.clock import Clock
 from observer_serving.metrics import Metrics
 from observer_serving.receive.layout import MIN_SPAN_BYTES, OddWireError, survey
 from observer_serving.receive.status import BAD_DATA, OVERLOADED, TOO_LARGE, Encoding, RefusedError
-from observer_serving.receive.wire import Cut, cut
+from observer_serving.receive.wire import Cut, cut, cut_resources
 from observer_serving.redact import Redactor
 
 RETRY_AFTER = 1.0
@@ -171,6 +171,8 @@ def _come_back(error: BufferUnavailableError) -> RefusedError:
 def _decode(body: bytes, encoding: Encoding, redactor: Redactor | None, max_spans: int) -> Cut:
     layout = None
     try:
+        if encoding == "json" and redactor is None:
+            return cut_resources(resources_from_json(body, max_spans))
         if encoding == "json":
             body = protobuf_from_json(body, max_spans)
         if len(body) > max_spans * MIN_SPAN_BYTES:

@@ -6,10 +6,10 @@ concatenation, because protobuf merges repeated fields. Ids come from the parsed
 """
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
@@ -20,6 +20,7 @@ from observer_serving.receive.layout import (
     SPANS,
     Layout,
     OddWireError,
+    Place,
     envelope,
     header,
     lockstep,
@@ -65,20 +66,19 @@ class _Builder:
     """Collects where a trace's bytes lie; nothing is copied before `piece`."""
 
     __slots__ = (
-        "body", "ids", "parts", "ranges", "resource", "resource_parts", "root_ended", "scope", "scope_head", "trace_id",
+        "ids", "parts", "resource", "resource_parts", "root_ended", "scope", "scope_head", "spans", "trace_id",
     )  # fmt: skip
 
-    def __init__(self, trace_id: bytes, body: memoryview) -> None:
+    def __init__(self, trace_id: bytes) -> None:
         self.trace_id = trace_id
-        self.body = body
         self.ids: list[bytes] = []
         self.root_ended = False
         self.parts: list[bytes | memoryview] = []
         self.resource = self.scope = -1  # the numbers of the open envelopes
         self.resource_parts: list[bytes | memoryview] = []
         self.scope_head = b""
-        self.ranges: list[tuple[int, int]] = []
-        """Where the open scope's spans begin and end."""
+        self.spans: list[bytes | memoryview] = []
+        """Those of the open scope."""
 
     def open(self, resource: int, resource_head: bytes, scope: int, scope_head: bytes) -> None:
         """Put the next spans into these envelopes."""
@@ -95,11 +95,10 @@ class _Builder:
         return Piece(self.trace_id, b"".join(self.ids), self.root_ended, b"".join(self.parts))
 
     def _close_scope(self) -> None:
-        if self.ranges:
-            spans = [self.body[start:stop] for start, stop in self.ranges]
-            size = len(self.scope_head) + sum(map(len, spans))
-            self.resource_parts += (header(SCOPE_SPANS, size), self.scope_head, *spans)
-            self.ranges = []
+        if self.spans:
+            size = len(self.scope_head) + sum(map(len, self.spans))
+            self.resource_parts += (header(SCOPE_SPANS, size), self.scope_head, *self.spans)
+            self.spans = []
 
     def _close_resource(self) -> None:
         if self.resource_parts:
@@ -120,11 +119,11 @@ def cut(message: ExportTraceServiceRequest, body: bytes, layout: Layout | None =
     gave for this body, if it was asked.
     """
     try:
-        return _whole(message, body) or _cut(message, body, layout or survey(body))
+        return _whole(message, body) or cut_resources(_parsed(message, body, layout or survey(body)))
     except OddWireError:
         message.DiscardUnknownFields()  # where groups and other oddities live
         body = message.SerializeToString()
-        return _cut(message, body, survey(body))
+        return cut_resources(_parsed(message, body, survey(body)))
 
 
 def _whole(message: ExportTraceServiceRequest, body: bytes) -> Cut | None:
@@ -167,44 +166,96 @@ def _is_ended_root(span: Span) -> bool:
     return (not parent or parent == _NO_SPAN) and span.end_time_unix_nano != 0
 
 
-def _cut(message: ExportTraceServiceRequest, body: bytes, layout: Layout) -> Cut:
+class Scope(Protocol):
+    """A scope of a request: `head` are its own fields as on the wire, and its spans are known by their place in it."""
+
+    @property
+    def head(self) -> bytes: ...
+
+    @property
+    def trace_ids(self) -> list[bytes]: ...
+
+    @property
+    def span_ids(self) -> list[bytes]: ...
+
+    def is_ended_root(self, index: int) -> bool: ...
+
+    def between(self, first: int, last: int) -> Sequence[bytes | memoryview]:
+        """The bytes of some spans in a row, `last` not among them."""
+        ...
+
+
+class _ParsedScope:
+    """A scope of a parsed request, and where it lies on the wire."""
+
+    __slots__ = ("_are_neighbours", "_body", "_places", "_spans", "head", "span_ids", "trace_ids")
+
+    def __init__(self, body: memoryview, head: bytes, places: list[Place], are_neighbours: bool, spans: Any) -> None:
+        self.head = head
+        self._body, self._places, self._are_neighbours, self._spans = body, places, are_neighbours, list(spans)
+        if len(self._spans) != len(places):
+            raise OddWireError
+        self.trace_ids: list[bytes] = [span.trace_id for span in self._spans]
+        self.span_ids: list[bytes] = [span.span_id for span in self._spans]
+
+    def is_ended_root(self, index: int) -> bool:
+        return _is_ended_root(self._spans[index])
+
+    def between(self, first: int, last: int) -> Sequence[memoryview]:
+        if self._are_neighbours:
+            return (self._body[self._places[first][0] : self._places[last - 1][2]],)
+        return [self._body[start:stop] for start, _, stop in self._places[first:last]]
+
+
+def _parsed(
+    message: ExportTraceServiceRequest, body: bytes, layout: Layout
+) -> Iterator[tuple[bytes, Iterator[_ParsedScope]]]:
+    view = memoryview(body)
+    for resource_spans, (head, scopes) in lockstep(message.resource_spans, layout):
+        yield (
+            head,
+            (
+                _ParsedScope(view, *scope, parsed.spans)
+                for parsed, scope in lockstep(resource_spans.scope_spans, scopes)
+            ),
+        )
+
+
+def cut_resources(resources: Iterable[tuple[bytes, Iterable[Scope]]]) -> Cut:
+    """Cut a request, given as the own fields and the scopes of each of its resources; see `cut`."""
     builders: dict[bytes, _Builder] = {}
     refused: Counter[str] = Counter()
     total = scope_number = 0
     different: set[bytes] = set()
-    view = memoryview(body)
-    in_lockstep = lockstep(message.resource_spans, layout)
-    for resource_number, (resource_spans, (resource_head, scopes)) in enumerate(in_lockstep):
-        for scope_spans, (scope_head, places, are_neighbours) in lockstep(resource_spans.scope_spans, scopes):
+    for resource_number, (resource_head, scopes) in enumerate(resources):
+        for scope in scopes:
             scope_number += 1
-            spans = list(scope_spans.spans)
-            if len(spans) != len(places):
-                raise OddWireError
-            total += len(spans)
-            span_ids = [span.span_id for span in spans]
+            span_ids = scope.span_ids
+            total += len(span_ids)
             different.update(span_ids)
             ids_are_usable = _are_usable(span_ids)
             first = 0
-            for trace_id, run in groupby([span.trace_id for span in spans]):
+            for trace_id, run in groupby(scope.trace_ids):
                 last = first + len(list(run))
                 ids = span_ids[first:last]
                 bad = () if ids_are_usable and _is_usable(trace_id, _NO_TRACE) else _unusable(trace_id, ids)
                 if len(bad) < len(ids):
                     builder = builders.get(trace_id)
                     if builder is None:
-                        builder = builders[trace_id] = _Builder(trace_id, view)
+                        builder = builders[trace_id] = _Builder(trace_id)
                     if builder.scope != scope_number:
-                        builder.open(resource_number, resource_head, scope_number, scope_head)
+                        builder.open(resource_number, resource_head, scope_number, scope.head)
                     good = range(first, last) if not bad else [i for i in range(first, last) if i - first not in bad]
-                    builder.ids += ids if not bad else [span_ids[i] for i in good]
-                    if are_neighbours and not bad:
-                        builder.ranges.append((places[first][0], places[last - 1][2]))
+                    if not bad:
+                        builder.ids += ids
+                        builder.spans += scope.between(first, last)
                     else:
-                        builder.ranges += [(places[i][0], places[i][2]) for i in good]
+                        builder.ids += [span_ids[i] for i in good]
+                        builder.spans += [part for i in good for part in scope.between(i, i + 1)]
                     for i in good:
                         if builder.root_ended:
                             break
-                        builder.root_ended = _is_ended_root(spans[i])
+                        builder.root_ended = scope.is_ended_root(i)
                 if bad:
                     refused.update(_refusal(trace_id, ids[i]) for i in bad)
                 first = last

@@ -16,6 +16,8 @@ import pytest
 import zstandard
 from google.rpc.error_details_pb2 import BadRequest, RetryInfo
 from google.rpc.status_pb2 import Status
+from hypothesis import given
+from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -24,6 +26,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import TraceS
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from serving.harness import BackEnd, Service, make_request, new_trace, wait_until
 
+from observer_core.traces.otlp import protobuf_from_json, resources_from_json
 from observer_core.traces.otlp_json import dump_json_message
 from observer_serving.access import Keys
 from observer_serving.candidate import parse_spans
@@ -33,7 +36,7 @@ from observer_serving.receive import status
 from observer_serving.receive.http import OtlpHttp
 from observer_serving.receive.protocol import MAX_HEAD_BYTES, OtlpProtocol
 from observer_serving.receive.status import OVERLOADED, RefusedError
-from observer_serving.receive.wire import cut
+from observer_serving.receive.wire import cut, cut_resources
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 ENCODERS = {
@@ -574,6 +577,45 @@ def test_C18_C19_C22_spans_are_cut_apart_byte_for_byte():
         )
         for _, _, _, span in spans_of(request, piece.trace_id):
             assert span in piece.data
+
+
+_IDS = (b"t" * 16, b"u" * 16, bytes(16), b"t" * 15)
+_SPAN_IDS = (b"s" * 8, b"r" * 8, b"q" * 8, bytes(8), b"s" * 7)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> ExportTraceServiceRequest:
+    """Resources, scopes and spans in every arrangement, with usable ids and others."""
+    request = ExportTraceServiceRequest()
+    for _ in range(draw(st.integers(0, 3))):
+        resource_spans = request.resource_spans.add(schema_url=draw(st.sampled_from(("", "outer"))))
+        for _ in range(draw(st.integers(0, 2))):
+            resource_spans.resource.attributes.add(key="service.name").value.string_value = draw(st.text(max_size=3))
+        for _ in range(draw(st.integers(0, 3))):
+            scope_spans = resource_spans.scope_spans.add(schema_url=draw(st.sampled_from(("", "inner"))))
+            scope_spans.scope.name = draw(st.sampled_from(("", "scope")))
+            for _ in range(draw(st.integers(0, 5))):
+                span = scope_spans.spans.add(
+                    trace_id=draw(st.sampled_from(_IDS)),
+                    span_id=draw(st.sampled_from(_SPAN_IDS)),
+                    parent_span_id=draw(st.sampled_from((b"", bytes(8), b"p" * 8))),
+                    end_time_unix_nano=draw(st.sampled_from((0, 1, 2**64 - 1))),
+                )
+                span.attributes.add(key="k").value.string_value = draw(st.text(max_size=3))
+    return request
+
+
+@given(requests())
+def test_C18_a_request_in_json_is_cut_as_its_protobuf_form_is(request: ExportTraceServiceRequest):
+    body = request.SerializeToString()
+    wanted, given = cut(request, body), cut_resources(resources_from_json(dump_json_message(request)))
+    assert (given.spans, given.rejected, given.message) == (wanted.spans, wanted.rejected, wanted.message)
+    assert [(piece.trace_id, piece.span_ids, piece.root_ended) for piece in given.pieces] == [
+        (piece.trace_id, piece.span_ids, piece.root_ended) for piece in wanted.pieces
+    ]
+    for piece, other in zip(given.pieces, wanted.pieces, strict=True):
+        assert list(parse_spans(piece.data)) == list(parse_spans(other.data))
+    assert ExportTraceServiceRequest.FromString(protobuf_from_json(dump_json_message(request))) == request
 
 
 def test_C22_an_encoding_no_client_uses_is_read_all_the_same():
