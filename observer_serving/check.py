@@ -12,7 +12,7 @@ from observer_serving.active import read_active
 from observer_serving.config import Settings
 from observer_serving.evaluate import Evaluators
 from observer_serving.export import make_exporter
-from observer_serving.listen import check_tls
+from observer_serving.listen import tls_context
 from observer_serving.loading import load_models
 from observer_serving.metrics import Metrics
 from observer_serving.score import LoadedModel, Stage
@@ -35,7 +35,7 @@ def check(settings: Settings, home: Home) -> list[Finding]:
             evaluator, a certificate that is none, a folder that cannot be written.
     """
     if settings.tls is not None:
-        check_tls(settings.tls)
+        tls_context(settings.tls)
     models = load_models(read_active(home.ensure(home.serving), settings), settings)
     if settings.evaluators.rewards:
         Evaluators(settings.evaluators, lambda _: None, Metrics())

@@ -15,11 +15,14 @@ import uvicorn
 
 from observer_core.errors import InputError
 from observer_serving.config import TlsSettings, split_address
-from observer_serving.connections import Doorkeeper, PatientProtocol
+from observer_serving.connections import Doorkeeper, PatientProtocol, TlsDoor
 
 log = logging.getLogger(__name__)
 
 _BACKLOG = 2048
+KEEP_ALIVE_SECONDS = 75
+"""Longer than the pauses of exporters, 5 s by default and seldom more than a minute: a connection that is closed as it
+is used again costs what was sent."""
 
 
 def bind(name: str, address: str, *, mend: str | None = None) -> socket.socket:
@@ -53,7 +56,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def check_tls(tls: TlsSettings) -> None:
+def tls_context(tls: TlsSettings) -> ssl.SSLContext:
     """
     Raises:
         InputError: the files are not a certificate and its key.
@@ -61,6 +64,8 @@ def check_tls(tls: TlsSettings) -> None:
     try:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tls.ca) if tls.ca else None)
         context.load_cert_chain(tls.cert, tls.key)
+        context.verify_mode = ssl.CERT_REQUIRED if tls.ca else ssl.CERT_NONE
+        return context
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise InputError(f"tls: cannot use {tls.cert} and {tls.key}: {error}") from None
 
@@ -80,38 +85,42 @@ class HttpListener:
         tls: TlsSettings | None = None,
         *,
         protocol: type[PatientProtocol] = PatientProtocol,
-        keep_alive: int = 5,
+        keep_alive: int = KEEP_ALIVE_SECONDS,
         doorkeeper: Doorkeeper | None = None,
     ) -> None:
         self._socket = sock
-        secured: dict[str, Any] = {}
-        if tls is not None:
-            check_tls(tls)
-            secured = {
-                "ssl_certfile": tls.cert,
-                "ssl_keyfile": tls.key,
-                "ssl_ca_certs": str(tls.ca) if tls.ca else None,
-                "ssl_cert_reqs": ssl.CERT_REQUIRED if tls.ca else ssl.CERT_NONE,
-            }
-        connection: Any = functools.partial(protocol, doorkeeper=doorkeeper or Doorkeeper())
+        doorkeeper = doorkeeper or Doorkeeper()
+        connection: Any = functools.partial(protocol, doorkeeper=doorkeeper)
         config = uvicorn.Config(
             app, http=connection, interface="asgi3", ws="none", lifespan="off", proxy_headers=False,
             log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=5,
-            timeout_keep_alive=keep_alive, **secured,
+            timeout_keep_alive=keep_alive,
         )  # fmt: skip
         self._server = _Server(config)
         self._task: asyncio.Task[None] | None = None
+        self._door: TlsDoor | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        if tls is not None:
+            state = self._server.server_state
+            made = functools.partial(connection, config=config, server_state=state, app_state={})
+            self._door = TlsDoor(sock, tls_context(tls), doorkeeper, made, state.connections)
 
     @property
     def port(self) -> int:
         return self._socket.getsockname()[1]
 
     async def start(self) -> None:
-        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        self._task = asyncio.create_task(self._server.serve(sockets=[] if self._door else [self._socket]))
         while not self._server.started and not self._task.done():
             await asyncio.sleep(0.001)
+        if self._door is not None:
+            self._accepting = asyncio.create_task(self._door.run())
 
     async def stop(self) -> None:
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.wait([self._accepting])
+            self._socket.close()
         self._server.should_exit = True
         if self._task is not None:
             await self._task

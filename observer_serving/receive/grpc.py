@@ -8,6 +8,7 @@ import grpc
 import grpc.aio
 
 from observer_serving.access import Keys
+from observer_serving.connections import Doorkeeper
 from observer_serving.receive.receiver import Receiver
 from observer_serving.receive.status import BAD_DATA, INTERNAL, RefusedError, other_signal
 
@@ -20,17 +21,27 @@ _OTHER_SIGNALS = {
     "opentelemetry.proto.collector.profiles.v1development.ProfilesService": "profiles",
 }
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
+_INT_MAX = 2**31 - 1
+_IDLE_MS = 600_000
+"""How long a connection without a call is kept; clients are told, and connect again when they have something."""
 _Context = grpc.aio.ServicerContext
 _Method = Callable[[AsyncIterator[bytes], _Context], Awaitable[bytes]]
 
 
-def build_server(receiver: Receiver, keys: Keys, *, max_request: int) -> grpc.aio.Server:
+def build_server(
+    receiver: Receiver, keys: Keys, *, max_request: int, doorkeeper: Doorkeeper | None = None
+) -> grpc.aio.Server:
     """A server with the trace service; the caller binds its port. gzip is unpacked by gRPC, which also refuses
     messages above `max_request` bytes with RESOURCE_EXHAUSTED."""
+    doorkeeper = doorkeeper or Doorkeeper()
     server = grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", max_request),
             ("grpc.so_reuseport", 0),  # a taken port is an error, not a second listener
+            # As on the other ports; without these one client could take every file descriptor of the process.
+            ("grpc.max_allowed_incoming_connections", min(doorkeeper.most, _INT_MAX)),
+            ("grpc.server_handshake_timeout_ms", int(doorkeeper.patience * 1000)),
+            ("grpc.max_connection_idle_ms", _IDLE_MS),
         ]
     )
     methods = {SERVICE: _export(receiver, keys)} | {name: _not_ours(s) for name, s in _OTHER_SIGNALS.items()}

@@ -6,19 +6,24 @@ import http.client
 import io
 import select
 import socket
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from types import SimpleNamespace
 
+import grpc.aio
 import psutil
 import pytest
 from serving.harness import Service, make_request, new_trace, wait_until
 
 from observer_serving.access import Keys
-from observer_serving.config import Settings
+from observer_serving.config import Settings, TlsSettings
 from observer_serving.connections import Doorkeeper
 from observer_serving.listen import HttpListener, bind
+from observer_serving.receive.grpc import SERVICE, build_server
 from observer_serving.receive.http import OtlpHttp
 from observer_serving.receive.protocol import MAX_HEAD_BYTES, MAX_TRAILER_BYTES, OtlpProtocol
 from observer_serving.receive.receiver import Accepted
@@ -189,9 +194,30 @@ def test_bodies_that_come_in_are_counted_together(service):
         assert is_taken()
 
 
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate for localhost, with its key in the same file."""
+    folder = tmp_path_factory.mktemp("tls")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key", "-out", "cert", "-days", "2",
+         "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"],
+        cwd=folder, check=True, capture_output=True,
+    )  # fmt: skip
+    both = folder / "both.pem"
+    both.write_bytes((folder / "cert").read_bytes() + (folder / "key").read_bytes())
+    return both
+
+
+def _done(accepted: Accepted) -> asyncio.Future[Accepted]:
+    future: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
+    future.set_result(accepted)
+    return future
+
+
 @pytest.fixture
-def impatient():
-    """Ports of an OTLP listener and of an ASGI one that wait half a second, for at most three connections."""
+def impatient(certificate: Path):
+    """Ports of an OTLP listener, of an ASGI one, and of an OTLP one under TLS that wait half a second, each for at most
+    three connections."""
     doorkeeper = Doorkeeper(most=3, patience=0.5)
     receiver = SimpleNamespace(accept_spans=lambda body, encoding: _done(Accepted(0, "")))
     otlp = OtlpHttp(receiver, Keys(Settings()), max_request=1 << 20)  # pyright: ignore[reportArgumentType]
@@ -202,11 +228,7 @@ def impatient():
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
 
-    def _done(accepted: Accepted) -> asyncio.Future[Accepted]:
-        future: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
-        future.set_result(accepted)
-        return future
-
+    tls = TlsSettings(cert=certificate, key=certificate)
     ports: list[int] = []
     started, stopping = threading.Event(), threading.Event()
 
@@ -214,6 +236,7 @@ def impatient():
         listeners = [
             HttpListener(bind("x", "127.0.0.1:0"), otlp, protocol=OtlpProtocol, doorkeeper=doorkeeper),
             HttpListener(bind("x", "127.0.0.1:0"), application, doorkeeper=doorkeeper),
+            HttpListener(bind("x", "127.0.0.1:0"), otlp, tls, protocol=OtlpProtocol, doorkeeper=doorkeeper),
         ]
         for listener in listeners:
             await listener.start()
@@ -262,26 +285,78 @@ def test_a_head_has_to_come_whole(impatient: list[int], place: int):
             time.sleep(0.05)
 
 
+def is_served(connection: socket.socket) -> bool:
+    with contextlib.suppress(ConnectionError):
+        connection.sendall(LINE + b"content-length: 0\r\n\r\n")
+        return connection.recv(1000).startswith(b"HTTP/1.1 200")
+    return False
+
+
 @pytest.mark.parametrize("place", [0, 1])
-def test_there_are_only_so_many_connections(impatient: list[int], place: int):
+@pytest.mark.parametrize("begun", [b"", LINE + b"content-length: 100\r\n\r\nx"])
+def test_of_too_many_connections_the_one_that_waits_longest_goes(impatient: list[int], place: int, begun: bytes):
+    """Who takes all there are keeps nobody else out."""
     address = ("127.0.0.1", impatient[place])
-    request = LINE + b"content-length: 0\r\n\r\n"
-
-    def is_served(connection: socket.socket) -> bool:
-        with contextlib.suppress(ConnectionError):
-            connection.sendall(request)
-            return connection.recv(1000).startswith(b"HTTP/1.1 200")
-        return False
-
     with contextlib.ExitStack() as stack:
         held = [stack.enter_context(socket.create_connection(address, timeout=30)) for _ in range(3)]
-        assert all(is_served(connection) for connection in held)
+        for connection in held:
+            assert is_served(connection)
+            connection.sendall(begun)
+            time.sleep(0.02)
         with socket.create_connection(address, timeout=30) as one_more:
-            assert not is_served(one_more)
-        held[0].close()
+            assert is_served(one_more)
+        with contextlib.suppress(ConnectionResetError):
+            assert held[0].recv(100) == b""
+        assert all(select.select([connection], [], [], 0)[0] == [] for connection in held[1:])
 
-        def is_let_in() -> bool:
-            with socket.create_connection(address, timeout=30) as again:
-                return is_served(again)
 
-        wait_until(is_let_in)
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_connection_may_rest_between_two_requests(impatient: list[int], place: int):
+    """As long as the listener says, not as long as it waits for a client in the middle of something."""
+    with socket.create_connection(("127.0.0.1", impatient[place]), timeout=30) as connection:
+        assert is_served(connection)
+        time.sleep(1.2)
+        connection.sendall(LINE)
+        time.sleep(0.2)
+        connection.sendall(b"content-length: 0\r\n\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+        time.sleep(0.2)
+        connection.sendall(LINE)
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(100) == b""
+
+
+def test_who_does_not_agree_on_encryption_is_not_waited_for(impatient: list[int], certificate: Path):
+    address = ("127.0.0.1", impatient[2])
+    trusting = ssl.create_default_context(cafile=certificate)
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection(address, timeout=30)) for _ in range(6)]
+        silent[-1].sendall(b"\x16\x03\x01\x02\x00")
+        with trusting.wrap_socket(socket.create_connection(address, timeout=30), server_hostname="localhost") as honest:
+            assert is_served(honest), "six of three"
+        for connection in silent:
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.recv(100) == b""
+        with trusting.wrap_socket(socket.create_connection(address, timeout=30), server_hostname="localhost") as honest:
+            assert is_served(honest)
+
+
+def test_grpc_has_only_so_many_connections_and_waits_for_none():
+    async def ended() -> list[bytes]:
+        receiver = SimpleNamespace(accept_spans=lambda body, encoding: _done(Accepted(0, "")))
+        server = build_server(
+            receiver, Keys(Settings()), max_request=1 << 20, doorkeeper=Doorkeeper(most=3, patience=0.5)
+        )  # pyright: ignore[reportArgumentType]
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        try:
+            async with asyncio.timeout(30):
+                silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
+                said = [await reader.read() for reader, _ in silent]
+                async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                    await channel.unary_unary(f"/{SERVICE}/Export")(b"")
+                return said
+        finally:
+            await server.stop(None)
+
+    assert len(asyncio.run(ended())) == 5
