@@ -12,6 +12,7 @@ from pathlib import Path
 from observer_core.errors import InputError, ObserverError
 
 _PIECE_BYTES = 8 << 20
+_UNFINISHED = ".tmp"
 
 
 def sha256_file(path: Path) -> str:
@@ -41,7 +42,7 @@ def fsync_dir(folder: Path) -> None:
 
 
 def _aside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}{_UNFINISHED}")
 
 
 @contextlib.contextmanager
@@ -74,6 +75,14 @@ def write_whole(path: Path, data: bytes) -> None:
     """Replace `path` by `data` in one step (see `whole_file`)."""
     with whole_file(path) as aside:
         aside.write_bytes(data)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what a crash left in `folder` of files that were being written; for who alone writes there."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as files:
+        for file in files:
+            if file.name.startswith(".") and file.name.endswith(_UNFINISHED) and file.is_file():
+                os.unlink(file)
 
 
 @contextlib.contextmanager

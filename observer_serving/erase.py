@@ -23,7 +23,7 @@ from observer_serving.engine import Engine
 from observer_serving.export import Exporter
 from observer_serving.export.queue import EXPORT_FOLDER, DiskQueue
 from observer_serving.metrics import Metrics
-from observer_serving.spool import Spool, erase_rows
+from observer_serving.spool import Spool
 from observer_serving.storage import open_storage
 from observer_serving.undeliverable import UNDELIVERABLE_FOLDER, Undeliverable
 
@@ -168,7 +168,7 @@ def erase_offline(settings: Settings, home: Home, trace_id: bytes) -> Erased:
             trace_id=trace_id.hex(),
             decisions=int(storage.record.erase(trace_id)),
             log_items=storage.buffer.erase(trace_id),
-            spool_rows=erase_rows(home.spool, trace_id.hex()),
+            spool_rows=Spool(home.spool, max_rows=1, max_age_s=0.0).erase(trace_id.hex()),
             queued=queued,
             exported=known is not None and known.exported,
         )

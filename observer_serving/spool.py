@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from observer_core.decisions import Decision, decision_row
-from observer_core.files import whole_file
+from observer_core.files import remove_unfinished, whole_file
 from observer_core.traces.trace import Trace
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,8 @@ class Spool:
         self._lock = threading.Lock()
         self._rows: dict[str, list[dict[str, Any]]] = {table: [] for table in _TABLES}
         self._since: dict[str, float] = {}
+        for table in _TABLES:
+            remove_unfinished(root / table)
 
     def add_decision(self, decision: Decision, trace: Trace | None = None, *, root_span_id: str = "") -> None:
         """One row of `decisions/` and, with a kept trace, one of `traces/`.

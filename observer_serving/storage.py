@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from observer_core.errors import InputError
+from observer_core.files import remove_unfinished
 from observer_serving.buffer.protocol import Buffer, Intake
 from observer_serving.buffer.record import DecisionRecord
 from observer_serving.buffer.wal import WriteAheadLog
@@ -59,6 +60,7 @@ def open_storage(
         log.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot create {log}: {error.strerror}; set buffer.dir to a folder you may write") from None
+    remove_unfinished(log)
     buffer = WriteAheadLog(
         log,
         lambda entries: intake().accept(entries),

@@ -8,7 +8,7 @@ its `/v1/traces`). Files go with those of the spool, after `retention.spool`.
 import hashlib
 from pathlib import Path
 
-from observer_core.files import write_whole
+from observer_core.files import remove_unfinished, write_whole
 from observer_serving.candidate import Candidate
 from observer_serving.receive.wire import Piece
 
@@ -21,6 +21,7 @@ class Undeliverable:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        remove_unfinished(folder)
 
     def put(self, candidate: Candidate) -> Path:
         """Write a trace down, on disk when this returns.

@@ -23,7 +23,7 @@ from typing import Any
 import orjson
 
 from observer_core.errors import InputError, ObserverError
-from observer_core.files import fsync_dir, write_whole
+from observer_core.files import fsync_dir, remove_unfinished, write_whole
 from observer_serving.export.item import QueueFull
 
 log = logging.getLogger(__name__)
@@ -98,6 +98,8 @@ class DiskQueue:
             raise InputError(
                 f"{folder} is in use by another process; stop it or give the exporter another name"
             ) from None
+        for sub in (self._queue, self._dead):
+            remove_unfinished(sub)
         self.rescan()
 
     def close(self) -> None:
@@ -162,9 +164,10 @@ class DiskQueue:
     def bury(self, entry: Entry, error: dict[str, Any]) -> None:
         """Move an item to the dead letters together with what the back end said."""
         header, body = entry.read()
-        write_whole(
-            (self._dead / entry.path.name).with_suffix(DEAD), orjson.dumps(header | {"error": error}) + b"\n" + body
-        )
+        letter = (self._dead / entry.path.name).with_suffix(DEAD)
+        write_whole(letter, orjson.dumps(header | {"error": error}) + b"\n" + body)
+        if not entry.path.exists():  # erased meanwhile
+            letter.unlink(missing_ok=True)
         self.done(entry)
 
     def set_aside(self, entry: Entry) -> None:

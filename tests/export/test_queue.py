@@ -122,3 +122,17 @@ def test_a_file_that_somebody_removed_is_forgotten(tmp_path):
     entry.path.unlink()
     queue.set_aside(entry)
     assert queue.depth() == (0, 0, 0.0)
+
+
+def test_what_is_erased_while_it_is_refused_leaves_no_dead_letter(tmp_path, monkeypatch):
+    queue = DiskQueue(tmp_path, max_bytes=BIG)
+    queue.put({"trace_id": "aa"}, b"x", spans=1)
+    (entry,) = _all(queue)
+
+    def erase_and_write(path, data):
+        queue.erase("aa")
+        write_whole(path, data)
+
+    monkeypatch.setattr("observer_serving.export.queue.write_whole", erase_and_write)
+    queue.bury(entry, {"at": "", "status": 400, "response": "no"})
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["lock"]

@@ -104,6 +104,24 @@ def test_a_dead_letter_goes_too_and_the_command_works_without_the_service(servic
     assert live.decisions() == []
 
 
+def test_what_a_crash_left_of_a_file_being_written_is_gone_after_it(service):
+    """It would hold a trace's texts for ever: neither erasing nor retention looks at half a file."""
+    live: Service = service(policy={"keep_threshold": 0.0}, exporters=DOWN, **QUIET)
+    live.kill()
+    serving = live.home / "serving"
+    places = (
+        serving / "wal" / "1.rewritten", serving / "export" / "down" / "queue" / "1-1-a.spans",
+        serving / "export" / "down" / "dead" / "1-1-a.dead", serving / "undeliverable" / "aa.pb",
+        *(live.home / "spool" / table / "x.parquet" for table in ("decisions", "exports", "traces")),
+    )  # fmt: skip
+    for place in places:
+        left = place.with_name(f".{place.name}.0123abcd.tmp")
+        left.parent.mkdir(exist_ok=True)
+        left.write_bytes(b"the secret question")
+    live.start()
+    assert files_with(live.home, b"the secret question") == []
+
+
 def _observer(live: Service, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", "from observer_pipeline.cli import main; main()", *arguments],
