@@ -236,7 +236,10 @@ def _enum(low: int, high: int, value: int | float | str) -> int:
 
 def _double(value: int | float | str) -> float:
     if not isinstance(value, str):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise DecodeError(f"must be a number that a double can hold, not {str(value)[:40]}...") from None
     if value in _NON_FINITE:
         return _NON_FINITE[value]
     try:

@@ -247,6 +247,12 @@ def test_bodies_that_are_not_otlp_json(body):
         decode_request(body, "json")
 
 
+@pytest.mark.parametrize("digits", [309, 4300])
+def test_an_integer_beyond_all_doubles_is_refused(digits):
+    with pytest.raises(DecodeError, match=r"doubleValue: must be a number"):
+        _value('{"doubleValue":' + "9" * digits + "}")
+
+
 def test_what_is_decoded_can_be_parsed_again_however_deep():
     def nested(levels):
         return '{"arrayValue":{"values":[' * levels + '{"intValue":1}' + "]}}" * levels
