@@ -64,8 +64,7 @@ class PolicyFacts:
 
 
 class _Settings(BaseModel):
-    # Deferred: what stands in another one is built with it, and once is enough at the start of a service.
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True)
 
 
 class Bounds(_Settings):

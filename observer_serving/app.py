@@ -46,7 +46,7 @@ from observer_serving.notify import Notifier, trace_url
 from observer_serving.receive.grpc import build_server
 from observer_serving.receive.http import OtlpHttp
 from observer_serving.receive.protocol import OtlpProtocol
-from observer_serving.receive.receiver import Gate, Receiver
+from observer_serving.receive.receiver import Gate, Most, Receiver
 from observer_serving.redact import make_redactor
 from observer_serving.retention import Retention
 from observer_serving.score import Scoring, patience
@@ -161,7 +161,12 @@ class App:
         )
         self._redactor = make_redactor(settings.redact, metrics)
         receiver = self._receiver = Receiver(
-            self.wal, self._gate, clock, metrics, self._redactor, max_spans=settings.receive.max_request_spans
+            self.wal,
+            self._gate,
+            clock,
+            metrics,
+            self._redactor,
+            most=Most(settings.receive.max_request_spans, settings.receive.max_request_values),
         )
         parts = Parts(
             version=version("observer-pipeline"),
@@ -180,6 +185,7 @@ class App:
             stats=stats,
             clock=clock,
             max_request=settings.receive.max_request,
+            max_values=settings.receive.max_request_values,
             trace_url=trace_url(settings),
             listeners=lambda: self.addresses,
         )

@@ -3,6 +3,7 @@
 import importlib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from observer_core.errors import ObserverError
@@ -46,7 +47,13 @@ def main() -> None:
         begin()
         groups = (SERVE,)
     try:
-        build_app(groups)()
+        match sys.argv[1:]:
+            case ["serve", *config] if not config or (config[0] == "--config" and len(config) == 2):
+                from observer_pipeline.cli.serve import run  # what a unit file says needs no library to be read
+
+                run(Path(config[1]) if config else None)
+            case _:
+                build_app(groups)()
     except ObserverError as error:
         print(f"observer: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -3,16 +3,18 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from observer_core.errors import ObserverError
 
 if TYPE_CHECKING:
+    import typer
+
     from observer_serving.app import App
     from observer_serving.config import Settings
 
 
-def register(app: typer.Typer) -> None:
+def register(app: "typer.Typer") -> None:
+    import typer
+
     @app.command("serve")
     def serve(
         config: Annotated[Path | None, typer.Option(help="observer.yaml; without it the defaults")] = None,
@@ -21,24 +23,31 @@ def register(app: typer.Typer) -> None:
         ] = False,
     ) -> None:
         """Receive traces, score them, keep the suspicious ones. SIGHUP reads the settings again."""
-        from observer_core.home import Home
-        from observer_serving import logs
-        from observer_serving.config import read_settings
-        from observer_serving.loading import Loading
-        from observer_serving.process import serve as run_process
-
-        settings = read_settings(config)
         if check:
-            _check(settings, str(config or "defaults"))
-            return
-        logs.configure()
-        home = Home.from_env()
-        # Loading is mostly native code's work, importing the web servers Python's: both at once take half as long.
-        loading = Loading(home.ensure(home.serving), settings)
-        from observer_serving.app import create_app
+            from observer_serving.config import read_settings
 
-        service = create_app(settings, home, loading=loading)
-        run_process(service.run(on_ready=_announce, read_again=lambda: read_settings(config)))
+            _check(read_settings(config), str(config or "defaults"))
+        else:
+            run(config)
+
+
+def run(config: Path | None) -> None:
+    """Serve until a signal."""
+    from observer_core.home import Home
+    from observer_serving import logs
+    from observer_serving.config import read_settings
+    from observer_serving.loading import Loading
+    from observer_serving.process import serve
+
+    settings = read_settings(config)
+    logs.configure()
+    home = Home.from_env()
+    # Loading is mostly native code's work, importing the web servers Python's: both at once take half as long.
+    loading = Loading(home.ensure(home.serving), settings)
+    from observer_serving.app import create_app
+
+    service = create_app(settings, home, loading=loading)
+    serve(service.run(on_ready=_announce, read_again=lambda: read_settings(config)))
 
 
 def _check(settings: "Settings", where: str) -> None:

@@ -48,7 +48,7 @@ def build_api(parts: Parts, keys: Keys) -> Door:
     for path, page in (("/", "dashboard.html"), ("/docs", "docs.html")):
         _serve_page(api, path, (PAGES / page).read_text(encoding="utf-8"))
     _answer_errors(api)
-    return Door(api, keys, max_request=parts.max_request)
+    return Door(api, keys, max_request=parts.max_request, max_values=parts.max_values)
 
 
 def _serve_page(api: FastAPI, path: str, html: str) -> None:

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from observer_serving.access import Keys
 from observer_serving.receive.body import ClientGoneError, read_body
 from observer_serving.receive.status import DENIED, RefusedError, headers_of
+from observer_serving.receive.values import check_json
 
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _UPLOADS = "/v1/model"
@@ -25,12 +26,14 @@ class Door:
 
     Args:
         max_request: bytes that a body may have, uploads apart.
+        max_values: values that it may have.
     """
 
-    def __init__(self, api: ASGIApp, keys: Keys, *, max_request: int) -> None:
+    def __init__(self, api: ASGIApp, keys: Keys, *, max_request: int, max_values: int) -> None:
         self._api = api
         self._keys = keys
         self._max_request = max_request
+        self._max_values = max_values
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -40,7 +43,9 @@ class Door:
                 if scope["method"] not in _SAFE:
                     self._keys.check(headers.get(b"authorization", b""), None)
                     if not _is_upload(scope, headers):
-                        receive = _whole(await read_body(headers, receive, self._max_request), receive)
+                        body = await read_body(headers, receive, self._max_request)
+                        check_json(body, self._max_values)
+                        receive = _whole(body, receive)
             except RefusedError as refusal:
                 headers_out = headers_of(refusal) | {"connection": "close"}  # or the rest of the body would be taken in
                 answer = JSONResponse({"error": refusal.message}, refusal.kind.http, headers=headers_out)

@@ -39,5 +39,6 @@ class Parts:
     stats: Stats
     clock: Clock
     max_request: int
+    max_values: int
     trace_url: str | None
     listeners: Callable[[], dict[str, Any]]

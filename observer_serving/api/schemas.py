@@ -1,8 +1,8 @@
 """Bodies of the JSON API, so that `/docs` and generated clients know them."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from observer_core.decisions import CompleteReason, Decision, Severity, Verdict
 
@@ -42,8 +42,8 @@ class TraceBody(BaseModel):
     question: str
     final_answer: str
     trace_id: str | None = None
-    tool_calls: list[ToolCallBody] | None = None
-    evidence: list[str] | None = None
+    tool_calls: Annotated[list[ToolCallBody] | None, FailFast()] = None
+    evidence: Annotated[list[str] | None, FailFast()] = None
     project: str | None = None
 
 

@@ -84,6 +84,11 @@ class ReceiveSettings(Section):
     max_request_spans: int = Field(
         default=200_000, ge=1, description="Most spans in one request, with the resources and scopes they are under"
     )
+    max_request_values: int = Field(
+        default=1_000_000,
+        ge=1,
+        description="Most attributes, events, links and elements of values in one request, or values of a JSON body",
+    )
     max_waiting: Size = Field(
         default=256 << 20, description="What may come in at once, or wait for the disk, before clients get 503"
     )

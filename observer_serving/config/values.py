@@ -65,8 +65,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$", max_length=64)]
 class Section(BaseModel):
     """A mapping of settings; an unknown key is refused."""
 
-    # Deferred: a section is built with the settings it stands in, and once is enough at the start of a service.
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 def split_address(address: str) -> tuple[str, int]:

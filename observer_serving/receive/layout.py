@@ -82,7 +82,7 @@ def envelope(body: bytes, start: int, stop: int, child_tag: int, most: int = sys
         if tag < 0x80:
             position += 1
         else:
-            tag, position = _read_varint(body, position)
+            tag, position = read_varint(body, position)
         wire_type = tag & 7
         if wire_type == 2:
             length = body[position]
@@ -92,7 +92,7 @@ def envelope(body: bytes, start: int, stop: int, child_tag: int, most: int = sys
                 length = length & 0x7F | body[position + 1] << 7
                 position += 2
             else:
-                length, position = _read_varint(body, position)
+                length, position = read_varint(body, position)
             end = position + length
             if tag == child_tag:
                 if len(children) >= most:
@@ -102,7 +102,7 @@ def envelope(body: bytes, start: int, stop: int, child_tag: int, most: int = sys
                 continue
             position = end
         elif wire_type == 0:
-            _, position = _read_varint(body, position)
+            _, position = read_varint(body, position)
         elif wire_type == 5:
             position += 4
         elif wire_type == 1:
@@ -115,7 +115,12 @@ def envelope(body: bytes, start: int, stop: int, child_tag: int, most: int = sys
     return b"".join(head), children
 
 
-def _read_varint(body: bytes, position: int) -> tuple[int, int]:
+def read_varint(body: bytes, position: int) -> tuple[int, int]:
+    """A varint and where it ends.
+
+    Raises:
+        IndexError, OddWireError: there is none.
+    """
     byte = body[position]
     if byte < 0x80:
         return byte, position + 1

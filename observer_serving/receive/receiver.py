@@ -16,13 +16,14 @@ from observer_serving.clock import Clock
 from observer_serving.metrics import Metrics
 from observer_serving.receive.layout import MIN_SPAN_BYTES, OddWireError, survey
 from observer_serving.receive.status import BAD_DATA, OVERLOADED, TOO_LARGE, Encoding, RefusedError
+from observer_serving.receive.values import check_json, check_protobuf
 from observer_serving.receive.wire import Cut, cut, cut_resources
 from observer_serving.redact import Redactor
 
 RETRY_AFTER = 1.0
-_OFF_LOOP_BYTES = 1 << 20
-"""JSON above this size is decoded on another thread, and so is what is redacted: it would hold the event loop for tens
-of milliseconds. One at a time, since Python runs one at a time: several would only take turns."""
+_OFF_LOOP_BYTES, _OFF_LOOP_PROTOBUF_BYTES = 1 << 20, 4 << 20
+"""What is larger is decoded on another thread: it would hold the event loop for tens of milliseconds. What is redacted
+takes as long as JSON. One at a time, since Python runs one at a time: several would only take turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,15 @@ class Accepted:
 _ALL = Accepted(0, "")
 
 
+@dataclass(frozen=True, slots=True)
+class Most:
+    """What one request may hold: `spans` counts resources and scopes too, `values` are attributes and all else that
+    there may be many of."""
+
+    spans: int
+    values: int
+
+
 class Gate:
     """Whether new work is taken at all: not while draining, nor while more than `max_bytes` wait for a decision."""
 
@@ -76,8 +86,8 @@ class Gate:
 
 
 class Receiver:
-    """Accepts export requests and JSON traces; nothing is acknowledged before the buffer has it. Requests of more than
-    `max_spans` resources, scopes and spans are refused."""
+    """Accepts export requests and JSON traces; nothing is acknowledged before the buffer has it. Requests that hold
+    more than `most` are refused."""
 
     def __init__(
         self,
@@ -87,13 +97,13 @@ class Receiver:
         metrics: Metrics,
         redactor: Redactor | None = None,
         *,
-        max_spans: int,
+        most: Most,
     ) -> None:
         self._buffer = buffer
         self._gate = gate
         self._clock = clock
         self._metrics = metrics
-        self._max_spans = max_spans
+        self._most = most
         self._large = ThreadPoolExecutor(1, "observer-decode")
         self.redactor = redactor
         """What takes out of a request what must not be written down; `None` when nothing is to be."""
@@ -114,9 +124,10 @@ class Receiver:
         self._gate.check()
         received_ns = self._clock.now_ns()
         redactor = self.redactor
-        if (encoding == "json" or redactor is not None) and len(body) > _OFF_LOOP_BYTES:
+        is_quick = encoding == "protobuf" and redactor is None
+        if len(body) > (_OFF_LOOP_PROTOBUF_BYTES if is_quick else _OFF_LOOP_BYTES):
             return asyncio.ensure_future(self._accept_large(received_ns, body, encoding, redactor))
-        return self._accept(received_ns, _decode(body, encoding, redactor, self._max_spans))
+        return self._accept(received_ns, _decode(body, encoding, redactor, self._most))
 
     def accept_trace(self, trace_id: bytes, data: bytes) -> asyncio.Future[Accepted]:
         """Take in a trace given as JSON text (already valid); the future is done when it is safe.
@@ -131,7 +142,7 @@ class Receiver:
         self, received_ns: int, body: bytes, encoding: Encoding, redactor: Redactor | None
     ) -> Accepted:
         loop = asyncio.get_running_loop()
-        result = await loop.run_in_executor(self._large, _decode, body, encoding, redactor, self._max_spans)
+        result = await loop.run_in_executor(self._large, _decode, body, encoding, redactor, self._most)
         return await self._accept(received_ns, result)
 
     def _accept(self, received_ns: int, result: Cut) -> asyncio.Future[Accepted]:
@@ -168,16 +179,9 @@ def _come_back(error: BufferUnavailableError) -> RefusedError:
     return RefusedError(OVERLOADED, f"{error}; send again", retry_after=RETRY_AFTER)
 
 
-def _decode(body: bytes, encoding: Encoding, redactor: Redactor | None, max_spans: int) -> Cut:
-    layout = None
+def _decode(body: bytes, encoding: Encoding, redactor: Redactor | None, most: Most) -> Cut:
     try:
-        if encoding == "json" and redactor is None:
-            return cut_resources(resources_from_json(body, max_spans))
-        if encoding == "json":
-            body = protobuf_from_json(body, max_spans)
-        if len(body) > max_spans * MIN_SPAN_BYTES:
-            layout = survey(body, max_spans)
-        message = parse_request(body)
+        return _decoded(body, encoding, redactor, most)
     except DecodeError as error:
         raise RefusedError(BAD_DATA, str(error)) from None
     except OddWireError:
@@ -187,9 +191,23 @@ def _decode(body: bytes, encoding: Encoding, redactor: Redactor | None, max_span
     except TooManySpansError:
         raise RefusedError(
             TOO_LARGE,
-            f"more than {max_spans} resources, scopes and spans in one request; send less at once or raise "
+            f"more than {most.spans} resources, scopes and spans in one request; send less at once or raise "
             "receive.max_request_spans",
         ) from None
+
+
+def _decoded(body: bytes, encoding: Encoding, redactor: Redactor | None, most: Most) -> Cut:
+    layout = None
+    if encoding == "json":
+        check_json(body, most.values)
+        if redactor is None:
+            return cut_resources(resources_from_json(body, most.spans))
+        body = protobuf_from_json(body, most.spans)
+    else:
+        check_protobuf(body, most.values)
+        if len(body) > most.spans * MIN_SPAN_BYTES:
+            layout = survey(body, most.spans)
+    message = parse_request(body)
     if redactor is not None:
         body, layout = redactor.spans(message, body), None
     return cut(message, body, layout)

@@ -5,8 +5,10 @@ import gzip
 import json
 import secrets
 import socket
+import threading
 import time
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -33,6 +35,7 @@ from observer_serving.candidate import parse_spans
 from observer_serving.config import Settings
 from observer_serving.listen import HttpListener, bind
 from observer_serving.receive import status
+from observer_serving.receive.grpc import SERVICE
 from observer_serving.receive.http import OtlpHttp
 from observer_serving.receive.protocol import MAX_HEAD_BYTES, OtlpProtocol
 from observer_serving.receive.status import OVERLOADED, RefusedError
@@ -706,9 +709,28 @@ def test_keys_are_asked_for_on_every_door(service):
         stub(locked).Export(request)
     assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
     stub(locked).Export(request, metadata=tuple(good.items()))
+    assert_the_key_is_looked_at_before_the_message(locked)
     assert httpx.get(locked.api + "/v1/decisions").status_code == 401
     assert httpx.get(locked.api + "/v1/decisions", headers=good).status_code == 200
     assert httpx.get(locked.api + "/healthz").status_code == 200
+
+
+def assert_the_key_is_looked_at_before_the_message(locked: Service) -> None:
+    """A client without one is sent away while its message is still on its way."""
+    sends = threading.Event()
+
+    def message() -> Iterator[bytes]:
+        sends.wait()
+        yield b""
+
+    with grpc.insecure_channel(locked.otlp_grpc) as channel:
+        call = channel.stream_unary(f"/{SERVICE}/Export")
+        try:
+            with pytest.raises(grpc.RpcError) as refused:
+                call(message(), timeout=20)
+        finally:
+            sends.set()
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_requests_of_one_connection_are_answered_in_order_and_whole(shared_service: Service):
