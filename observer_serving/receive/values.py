@@ -16,7 +16,8 @@ from observer_serving.receive.layout import OddWireError, read_varint
 from observer_serving.receive.status import TOO_LARGE, RefusedError
 
 _MIN_VALUE_BYTES = 2  # in protobuf: its tag and its length
-_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+"""A text, or the rest where its end is missing: else that would be looked for from each quotation mark in it."""
 _BEFORE_VALUES = b",[{"
 
 

@@ -177,3 +177,11 @@ def test_text_is_not_taken_for_values():
     check_json(f'{{"a": "{text}", "b": ["{text}"]}}'.encode(), 10)
     with pytest.raises(RefusedError):
         check_json(f'{{"a": "{text}", "b": [{"1," * 10}1]}}'.encode(), 10)
+
+
+@pytest.mark.parametrize("text", [b'"' + b'\\"' * 1_000_000, b'"a\\', b'"' * 2_000_001])
+def test_a_text_without_an_end_is_read_once(text: bytes):
+    """Looking for its end from every quotation mark in it took minutes for a megabyte, and hours for ten."""
+    check_json(text + b",[{" * 100, 1000)
+    with pytest.raises(RefusedError):
+        check_json(b",[{" * 1000 + text, 1000)
