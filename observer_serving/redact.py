@@ -1,7 +1,7 @@
 """Redaction: what must not be written down is replaced before the log, and so before spool, scorers and back ends.
 
 Patterns are searched in every text and number of a span (values however deep, keys, names, status messages, events,
-links, resource and scope with their schema URLs) and of a JSON trace, but for the trace's own figures such as
+links, resource and its entities, scope, schema URLs) and of a JSON trace, but for the trace's own figures such as
 `latency_ms`; attributes are told by name. A number with a hit is replaced whole. Fields that the OTLP schema does not
 know cannot be searched and are left out. Spans without a hit keep their bytes. What was replaced is counted by rule,
 never stored. Text inside JSON text is searched as it reads, `\\u0040` as `@`.
@@ -17,6 +17,7 @@ from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from observer_core.traces.jsonl import parse_json
@@ -47,7 +48,7 @@ class Redactor:
         has_unknown = message.ByteSize() != size
         changed: set[tuple[int, ...]] = set()
         for r, resource_spans in enumerate(message.resource_spans):
-            if work.attributes(resource_spans.resource.attributes) | work.fields(resource_spans, "schema_url"):
+            if work.resource(resource_spans.resource) | work.fields(resource_spans, "schema_url"):
                 changed.add((r,))
             for s, scope_spans in enumerate(resource_spans.scope_spans):
                 scope = scope_spans.scope
@@ -107,6 +108,17 @@ class _Pass:
         self._names = redactor._names
         self._replacement = redactor._replacement
         self.hits: Counter[str] = Counter()
+
+    def resource(self, resource: Resource) -> bool:
+        """Whether anything in the resource was replaced."""
+        changed = self.attributes(resource.attributes)
+        for entity in resource.entity_refs:
+            changed |= self.fields(entity, "schema_url", "type")
+            for keys in (entity.id_keys, entity.description_keys):
+                cleaned = [self.text(key) for key in keys]
+                changed |= cleaned != keys
+                keys[:] = cleaned
+        return changed
 
     def span(self, span: Span) -> bool:
         """Whether anything in the span was replaced."""

@@ -41,6 +41,7 @@ def put_everywhere(request: ExportTraceServiceRequest, text: str) -> None:
     scope = group.scope_spans[0]
     span = scope.spans[0]
     group.resource.attributes.add(key="host").value.string_value = text
+    group.resource.entity_refs.add(schema_url=text, type=text, id_keys=["host", text], description_keys=[text])
     group.schema_url = scope.schema_url = scope.scope.name = text
     scope.scope.attributes.add(key="s").value.string_value = text
     span.name = text
