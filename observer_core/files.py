@@ -82,7 +82,7 @@ def remove_unfinished(folder: Path) -> None:
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as files:
         for file in files:
             if file.name.startswith(".") and file.name.endswith(_UNFINISHED) and file.is_file():
-                os.unlink(file)
+                Path(file).unlink()
 
 
 @contextlib.contextmanager
