@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from observer_core.errors import InputError, ObserverError
+from observer_core.errors import InputError
 from observer_core.rundir import RunDirectory, open_run
 from observer_serving.active import Active, read_active
 from observer_serving.config import SERVICE, Settings
@@ -93,7 +93,7 @@ class Loading:
     def _load(self, settings: Settings, checks: StartChecks, runs: "Sequence[tuple[RunDirectory, Backend]]") -> None:
         # Before the rest of what serves a model is imported, which it would take turns with.
         for run, backend in runs:
-            with contextlib.suppress(ObserverError):  # said below, with the project it is for
+            with contextlib.suppress(Exception):  # said below, with the project it is for
                 checks.prepare(run, backend)
         try:
             self._models.set_result(load_models(self.active, settings, checks))

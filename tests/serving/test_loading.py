@@ -1,6 +1,7 @@
 """A service that listens while its model loads: what it takes in, what it says, and what ends it."""
 
 import json
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -18,7 +19,8 @@ from observer_core.decision.golden import golden_traces
 from observer_core.decision.scorer import RawScore
 from observer_core.errors import InputError
 from observer_core.rundir import CHECKPOINT, MANIFEST, Manifest, RunDirectory, open_run
-from observer_serving.config import LocalSettings
+from observer_serving.config import LocalSettings, Settings
+from observer_serving.loading import Loading
 from observer_serving.score.models import load_stage
 from observer_serving.start_checks import StartChecks
 
@@ -292,3 +294,21 @@ def test_a_model_that_fails_is_not_noted_as_proven(starts: Starts):
         with pytest.raises(InputError, match="golden trace"):
             starts.start()
     assert starts.replayed == [ALL, ALL]
+
+
+def test_a_run_that_goes_away_while_it_is_loaded_ends_the_start(
+    starts: Starts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Whatever it raises: else the service would wait for its model for ever."""
+    prepare = StartChecks.prepare
+
+    def prepare_too_late(checks: StartChecks, run: RunDirectory, backend: Any) -> None:
+        shutil.rmtree(run.path)
+        prepare(checks, run, backend)
+
+    monkeypatch.setattr(StartChecks, "prepare", prepare_too_late)
+    loading = Loading(tmp_path / "serving", Settings(scorer=starts.settings.model_dump()))
+    loading.join(30)
+    assert loading.done
+    with pytest.raises((InputError, OSError)):
+        loading.models()
