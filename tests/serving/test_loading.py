@@ -238,7 +238,7 @@ def test_a_restart_replays_one_golden_trace_until_something_changes(starts: Star
     starts.start()
     starts.start()
     assert starts.replayed == [ALL, 1]
-    monkeypatch.setattr(environment, "version", lambda library: f"another {library}")
+    monkeypatch.setattr(environment, "_version", lambda library: f"another {library}")
     starts.start()
     monkeypatch.setattr(environment, "_CPUINFO", starts.file)
     starts.start()
@@ -307,7 +307,7 @@ def test_a_run_that_goes_away_while_it_is_loaded_ends_the_start(
         prepare(checks, run, backend)
 
     monkeypatch.setattr(StartChecks, "prepare", prepare_too_late)
-    loading = Loading(tmp_path / "serving", Settings(scorer=starts.settings.model_dump()))
+    loading = Loading(tmp_path / "serving", Settings.model_validate({"scorer": starts.settings.model_dump()}))
     loading.join(30)
     assert loading.done
     with pytest.raises((InputError, OSError)):
