@@ -21,6 +21,8 @@ from observer_serving.receive.wire import Cut, cut, cut_resources
 from observer_serving.redact import Redactor
 
 RETRY_AFTER = 1.0
+_MENDED_BYTES = 4 << 20
+"""Larger requests with texts that are no Unicode are refused: their texts would be looked at for too long."""
 _OFF_LOOP_BYTES, _OFF_LOOP_PROTOBUF_BYTES = 1 << 20, 4 << 20
 """What is larger is decoded on another thread: it would hold the event loop for tens of milliseconds. What is redacted
 takes as long as JSON. One at a time, since Python runs one at a time: several would only take turns."""
@@ -181,7 +183,13 @@ def _come_back(error: BufferUnavailableError) -> RefusedError:
 
 def _decode(body: bytes, encoding: Encoding, redactor: Redactor | None, most: Most) -> Cut:
     try:
-        return _decoded(body, encoding, redactor, most)
+        try:
+            return _decoded(body, encoding, redactor, most)
+        except DecodeError:
+            mended = _with_whole_texts(body, encoding) if len(body) <= _MENDED_BYTES else None
+            if mended is None:
+                raise
+            return _decoded(mended, encoding, redactor, most)
     except DecodeError as error:
         raise RefusedError(BAD_DATA, str(error)) from None
     except OddWireError:
@@ -194,6 +202,13 @@ def _decode(body: bytes, encoding: Encoding, redactor: Redactor | None, most: Mo
             f"more than {most.spans} resources, scopes and spans in one request; send less at once or raise "
             "receive.max_request_spans",
         ) from None
+
+
+def _with_whole_texts(body: bytes, encoding: Encoding) -> bytes | None:
+    # Not with the module: few clients ever send such texts.
+    from observer_core.traces.broken_texts import whole_json, whole_protobuf
+
+    return whole_json(body) if encoding == "json" else whole_protobuf(body)
 
 
 def _decoded(body: bytes, encoding: Encoding, redactor: Redactor | None, most: Most) -> Cut:

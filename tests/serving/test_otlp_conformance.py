@@ -436,6 +436,20 @@ def test_C10_bad_json_is_400(shared_service: Service, body: bytes):
     assert answer.json()["details"][0]["@type"].endswith("google.rpc.BadRequest")
 
 
+@pytest.mark.parametrize(
+    ("content_type", "half"), [(PROTOBUF, b"\xed\xa0\xbd"), (PROTOBUF, b"MA\xc3"), (JSON, rb"\ud83d")]
+)
+def test_a_text_cut_in_the_middle_of_a_character_costs_no_span(shared_service: Service, content_type: str, half: bytes):
+    trace_id, span_ids = new_trace(3)
+    request = make_request((trace_id, span_ids), question="cut MARK")
+    body = request.SerializeToString() if content_type == PROTOBUF else dump_json_message(request)
+    answer = post(shared_service, body.replace(b"MARK", half + b"K" * (4 - len(half))), content_type)
+    assert (answer.status_code, answer.content) == (200, b"" if content_type == PROTOBUF else b"{}")
+    url = f"{shared_service.api}/v1/decisions/{trace_id.hex()}"
+    wait_until(lambda: httpx.get(url).status_code == 200)
+    assert httpx.get(url).json()["spans"] == 3
+
+
 def test_C10_bad_protobuf_over_grpc_is_invalid_argument(shared_service: Service):
     call = grpc.insecure_channel(shared_service.otlp_grpc).unary_unary(
         "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
