@@ -141,7 +141,7 @@ def _whole(message: ExportTraceServiceRequest, body: bytes) -> Cut | None:
             spans = scope_spans.spans
             if not spans:
                 return None
-            trace_id = trace_id or spans[0].trace_id
+            trace_id = spans[0].trace_id if trace_id is None else trace_id
             if spans[-1].trace_id != trace_id:  # of a batch this is seen at once
                 return None
             for span in spans:

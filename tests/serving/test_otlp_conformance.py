@@ -18,7 +18,7 @@ import pytest
 import zstandard
 from google.rpc.error_details_pb2 import BadRequest, RetryInfo
 from google.rpc.status_pb2 import Status
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
@@ -546,6 +546,17 @@ def test_C17_id_lengths(length: int):
     assert result.spans == 3
 
 
+def test_C6_C17_spans_without_a_trace_are_refused_also_when_they_come_first():
+    request = ExportTraceServiceRequest()
+    for trace_id in (b"", b"t" * 16):
+        spans = request.resource_spans.add().scope_spans.add().spans
+        spans.add(trace_id=trace_id, span_id=b"s" * 8, end_time_unix_nano=1)
+    result = cut(request, request.SerializeToString())
+    assert result.rejected == 1
+    assert [piece.trace_id for piece in result.pieces] == [b"t" * 16]
+    assert len(parse_spans(result.pieces[0].data)) == 1
+
+
 def test_C18_C19_C22_spans_are_cut_apart_byte_for_byte():
     """Flags, trace state, links, events, attribute values of every kind, unknown fields, schema URLs, dropped counts."""
     request = ExportTraceServiceRequest()
@@ -596,7 +607,7 @@ def test_C18_C19_C22_spans_are_cut_apart_byte_for_byte():
             assert span in piece.data
 
 
-_IDS = (b"t" * 16, b"u" * 16, bytes(16), b"t" * 15)
+_IDS = (b"t" * 16, b"u" * 16, bytes(16), b"t" * 15, b"")
 _SPAN_IDS = (b"s" * 8, b"r" * 8, b"q" * 8, bytes(8), b"s" * 7)
 
 
@@ -622,6 +633,7 @@ def requests(draw: st.DrawFn) -> ExportTraceServiceRequest:
     return request
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(requests())
 def test_C18_a_request_in_json_is_cut_as_its_protobuf_form_is(request: ExportTraceServiceRequest):
     body = request.SerializeToString()

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import TraceServiceStub
@@ -158,6 +158,7 @@ def elements(message: Message) -> int:
     return count
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(requests())
 def test_exactly_the_elements_of_repeated_fields_are_counted(request: ExportTraceServiceRequest):
     body, count = request.SerializeToString(), elements(request)
