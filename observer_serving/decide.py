@@ -22,6 +22,8 @@ from observer_serving.epochs import EpochLog, FileEpochs
 from observer_serving.score import Scored
 
 HASH_KEY_FILE = "hash_key"
+_MAX_PROJECT = 1000
+"""Characters of a project's name in a record, which has to stay small; the spans are not changed."""
 
 
 class _Budget:
@@ -184,7 +186,7 @@ class Decider:
             model=scored.model,
             model_version=scored.model_version,
             policy_version=policy.version,
-            project=candidate.facts.project,
+            project=candidate.facts.project[:_MAX_PROJECT],
             mode=policy.mode,
             would_decide=outcome.would_decide,
             complete_reason=candidate.complete_reason,

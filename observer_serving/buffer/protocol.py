@@ -16,7 +16,7 @@ class BufferUnavailableError(ObserverError):
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """An entry that is safe, and what it is released by: the segment of the log, or the number of a message."""
+    """An entry that is safe, and what it is released by: a segment of the log, or a number the buffer gave it."""
 
     segment: int
     received: Received

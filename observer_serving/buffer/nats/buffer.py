@@ -8,6 +8,7 @@ new owner finds in the stream is what the last one had open, like the write-ahea
 
 import asyncio
 import hashlib
+import itertools
 import logging
 import struct
 import time
@@ -83,7 +84,9 @@ class NatsBuffer:
         self._max_backlog = max_backlog
         self._max_waiting = max_waiting
         self._waiting = 0
+        # By numbers of our own, new each time a part is read: what was released under an old one counts no more.
         self._held: dict[int, _Held] = {}
+        self._next_held = itertools.count(1)
         self._released: deque[tuple[int, int]] = deque()
         self._acknowledging = False
         self._serving: dict[int, asyncio.Task[None]] = {}
@@ -285,8 +288,6 @@ class NatsBuffer:
     def _entry(self, part: int, message: Any, partial: dict[bytes, _Partial]) -> Logged | None:
         """The entry that a message completes, if it does."""
         number = message.metadata.sequence.stream
-        if number in self._held:  # sent again although it was not given up
-            return None
         try:
             name, index, count = _PIECE.unpack_from(message.data)
             data = message.data[_PIECE.size :]
@@ -305,8 +306,9 @@ class NatsBuffer:
             log.error("message %d of %s is none of ours, it is left out: %s", number, self._link.spans_stream, error)
             self._link.start(self._acknowledge_now([message.reply]))
             return None
-        self._held[number] = _Held(part, replies, len(received.items))
-        return Logged(number, received)
+        held = next(self._next_held)
+        self._held[held] = _Held(part, replies, len(received.items))
+        return Logged(held, received)
 
     async def _drop_incomplete(self, partial: dict[bytes, _Partial]) -> None:
         now = time.monotonic()
@@ -316,7 +318,7 @@ class NatsBuffer:
 
     def _forget(self, part: int) -> None:
         self._record.disown(part)
-        self._held = {number: held for number, held in self._held.items() if held.part != part}
+        self._held = {key: held for key, held in self._held.items() if held.part != part}
         self._intake().forget(part, lambda trace_id: self._link.part_of(trace_id) == part)
 
     async def _stop_serving(self) -> None:

@@ -51,6 +51,8 @@ class Feed:
             return []
         self._seen += len(messages)
         self._behind = 0
+        if messages and messages[-1].metadata.sequence.consumer != self._seen:
+            raise FeedLostError(f"message {self._seen} of the consumer {self._consumer} did not arrive")
         return messages
 
     async def pending(self) -> int:
@@ -88,7 +90,7 @@ def part_consumer(name: str, subject: str) -> ConsumerConfig:
         filter_subject=subject,
         ack_policy=AckPolicy.EXPLICIT,
         deliver_policy=DeliverPolicy.ALL,
-        ack_wait=3600.0,  # a worker that is gone loses its part, and with it the consumer, long before
+        ack_wait=365 * 86_400.0,  # nothing is sent twice: what is lost on the way shows, and ends the consumer
         max_ack_pending=-1,
     )
 

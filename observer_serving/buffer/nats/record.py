@@ -21,6 +21,7 @@ from nats.errors import Error as NatsError
 
 from observer_core.decisions import Decision
 from observer_serving.buffer.nats.again import write_again
+from observer_serving.buffer.nats.events import ROW_BITS, as_message, chunks, cut_ids
 from observer_serving.buffer.nats.feed import Feed, FeedLostError, record_consumer
 from observer_serving.buffer.nats.link import FencedError, LinkError, NatsLink
 from observer_serving.buffer.protocol import group_by_part
@@ -32,14 +33,14 @@ _FETCH = 256
 _IDLE_SECONDS = 1.0
 _RETRY_SECONDS = 0.5
 _APPLY_SECONDS = 15.0
-_ROW_BITS = 12
-_MAX_IN_MESSAGE = 1 << _ROW_BITS
+_UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS applied (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL);
 INSERT OR IGNORE INTO applied VALUES (1, 0);
 CREATE TABLE IF NOT EXISTS settled_parts (part INTEGER PRIMARY KEY, id INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS erasing (trace_id BLOB PRIMARY KEY, id INTEGER) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS more_ids (trace_id TEXT, number INTEGER, span_ids BLOB, PRIMARY KEY (trace_id, number));
 """
 
 
@@ -100,7 +101,12 @@ class ReplicatedRecord(DecisionRecord):
         Raises:
             ObserverError: NATS did not confirm all of it; call again with the same decisions.
         """
-        events = [[decision.to_json(), base64.b64encode(span_ids).decode()] for decision, span_ids in decided]
+        events: list[list[Any]] = []
+        more: list[list[Any]] = []  # ids that do not fit into a decision's message; they go before it
+        for decision, span_ids in decided:
+            first, *rest = cut_ids(span_ids, self._link.max_payload)
+            events.append([decision.to_json(), first, *([len(rest)] if rest else [])])
+            more += [[decision.trace_id, number, ids] for number, ids in enumerate(rest)]
         new = [
             place
             for place, (decision, _) in enumerate(decided)
@@ -111,16 +117,19 @@ class ReplicatedRecord(DecisionRecord):
         }
 
         def written(number: int, index: int, place: int) -> None:
-            self._written[decided[place][0].trace_id] = number << _ROW_BITS | index
+            self._written[decided[place][0].trace_id] = number << ROW_BITS | index
 
+        more = [event for event in more if event[0] not in self._written]
+        self._write("ids", more, self._by_part([event[0] for event in more]))
         self._write("decided", events, places, written)
         rows = [self._written.pop(decision.trace_id, None) for decision, _ in decided]
-        self._await(max((row >> _ROW_BITS for row in rows if row is not None), default=0))
+        self._await(max((row >> ROW_BITS for row in rows if row is not None), default=0))
         return rows
 
     def add_late(self, late: Sequence[tuple[Recorded, bytes]]) -> None:
-        events = [[recorded.decision.trace_id, base64.b64encode(ids).decode()] for recorded, ids in late]
-        self._write("late", events, self._by_part([recorded.decision.trace_id for recorded, _ in late]))
+        most = self._link.max_payload
+        events = [[recorded.decision.trace_id, some] for recorded, ids in late for some in cut_ids(ids, most)]
+        self._write("late", events, self._by_part([trace_id for trace_id, _ in events]))
         self._await_ours()
 
     def settle(self, delivered: Sequence[tuple[int, str]]) -> None:
@@ -180,18 +189,18 @@ class ReplicatedRecord(DecisionRecord):
         overwritten; then the view's own files."""
         found = self._reader().execute("SELECT id FROM erasing WHERE trace_id = ?", (trace_id,)).fetchone()
         if found is not None and found[0] is not None:
-            work = write_again(self._link, found[0] >> _ROW_BITS, trace_id.hex(), self._rows_of)
+            work = write_again(self._link, found[0] >> ROW_BITS, trace_id.hex(), self._rows_of)
             self._link.call(work, timeout=None)
         with self._writing:
             self._scrub()
 
     def _rows_of(self, number: int) -> tuple[int, list[list[Any]]]:
         """What the view holds of message `number`, and up to which message of the log the view is."""
-        bounds = number << _ROW_BITS, (number + 1) << _ROW_BITS
+        bounds = number << ROW_BITS, (number + 1) << ROW_BITS
         with self._writing:
             rows = self._db.execute(f"{SELECT}, span_ids FROM decisions WHERE id >= ? AND id < ?", bounds).fetchall()
             return self._applied, [
-                [row[0], read_decision(row).to_json(), base64.b64encode(row[-1]).decode()] for row in rows
+                [row[0], read_decision(row).to_json(), cut_ids(row[-1], self._link.max_payload)[0]] for row in rows
             ]
 
     def close(self) -> None:
@@ -223,11 +232,11 @@ class ReplicatedRecord(DecisionRecord):
         """
 
         async def write_part(part: int, some: list[int]) -> None:
-            for chunk in self._chunks([orjson.dumps(events[place]) for place in some]):
+            for chunk in chunks([orjson.dumps(events[place]) for place in some], self._link.max_payload):
                 last = self._fences.get(part)
                 if last is None:
                     return
-                body = _message(kind, [data for _, data in chunk])
+                body = as_message(kind, [data for _, data in chunk])
                 try:
                     number = await self._link.publish(
                         self._link.record_subject(part), body, message_id=secrets.token_hex(12), expected=last
@@ -259,24 +268,12 @@ class ReplicatedRecord(DecisionRecord):
 
         async def write() -> int:
             number = 0
-            for chunk in self._chunks([orjson.dumps(event) for event in events]):
-                body = _message(kind, [data for _, data in chunk])
+            for chunk in chunks([orjson.dumps(event) for event in events], self._link.max_payload):
+                body = as_message(kind, [data for _, data in chunk])
                 number = await self._link.publish(self._link.beside_subject, body, message_id=secrets.token_hex(12))
             return number
 
         return self._link.call(write(), timeout=None)
-
-    def _chunks(self, items: list[bytes]) -> list[list[tuple[int, bytes]]]:
-        """The items with their places, as many at once as fit into a message."""
-        chunks: list[list[tuple[int, bytes]]] = []
-        size = 0
-        for place, data in enumerate(items):
-            size += len(data) + 1
-            if not chunks or size > self._link.max_payload or len(chunks[-1]) == _MAX_IN_MESSAGE:
-                chunks.append([])
-                size = len(data) + 1
-            chunks[-1].append((place, data))
-        return chunks
 
     # -- the view
 
@@ -328,7 +325,10 @@ class ReplicatedRecord(DecisionRecord):
             with self._transaction():
                 for message in messages:
                     number = message.metadata.sequence.stream
-                    added += self._apply_one(number, orjson.loads(message.data), settled, erased)
+                    try:
+                        added += self._apply_one(number, orjson.loads(message.data), settled, erased)
+                    except _UNREADABLE as error:
+                        log.error("message %d of %s is none of ours: %r", number, self._link.record_stream, error)
                 self._db.execute("UPDATE applied SET number = ?", (number,))
             self._count += added
             self._settled_parts.update(settled)
@@ -341,7 +341,11 @@ class ReplicatedRecord(DecisionRecord):
 
     def _apply_one(self, number: int, event: dict[str, Any], settled: dict[int, int], erased: list[bytes]) -> int:
         """Apply one message; returns by how many decisions there are more."""
-        rows = [(number << _ROW_BITS | index, *one) for index, one in enumerate(event.get("decided", ()))]
+        self._db.executemany(
+            "INSERT OR REPLACE INTO more_ids VALUES (?, ?, ?)",
+            [(trace_id, place, base64.b64decode(ids)) for trace_id, place, ids in event.get("ids", ())],
+        )
+        rows = [(number << ROW_BITS | index, *one) for index, one in enumerate(event.get("decided", ()))]
         added = self._add_rows(rows, again=False) + self._add_rows(event.get("again", ()), again=True)
         for trace_id in map(bytes.fromhex, event.get("erased", ())):
             row = self._index.find_now([trace_id]).get(trace_id)
@@ -360,19 +364,23 @@ class ReplicatedRecord(DecisionRecord):
     def _add_rows(self, rows: Sequence[Sequence[Any]], *, again: bool) -> int:
         """Add rows (each with fields and span ids) of traces that have none; returns how many."""
         added = 0
-        known = set(self._rows(fields["trace_id"] for _, fields, _ in rows))
-        for row, fields, span_ids in rows:
+        known = set(self._rows(fields["trace_id"] for _, fields, *_ in rows))
+        for row, fields, span_ids, *more in rows:
             decision = Decision.from_json(fields)
             if bytes.fromhex(decision.trace_id) in self._erased:
                 continue
             if decision.trace_id not in known:
-                self._insert(row, decision, base64.b64decode(span_ids))
+                ids = base64.b64decode(span_ids) + (self._more_ids(decision.trace_id, more[0]) if more else b"")
+                self._insert(row, decision, ids)
                 known.add(decision.trace_id)
                 added += 1
             elif not again:
                 log.error("the log decides trace %s twice; the first decision stands", decision.trace_id)
         return added
 
-
-def _message(kind: str, events: Sequence[bytes]) -> bytes:
-    return b'{"%s":[%s]}' % (kind.encode(), b",".join(events))
+    def _more_ids(self, trace_id: str, count: int) -> bytes:
+        """The ids that came before a decision; none is left of them."""
+        query = "SELECT span_ids FROM more_ids WHERE trace_id = ? AND number < ? ORDER BY number"
+        found = self._db.execute(query, (trace_id, count)).fetchall()
+        self._db.execute("DELETE FROM more_ids WHERE trace_id = ?", (trace_id,))
+        return b"".join(ids for (ids,) in found)
