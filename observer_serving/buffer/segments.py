@@ -6,12 +6,16 @@ and after a power cut in the middle of its request they may be all that is left 
 
 import errno
 import os
+import re
 import secrets
 import struct
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 from isal.isal_zlib import crc32
+
+from observer_core.errors import InputError
 
 MAGIC = b"OBSR"
 _ENTRY = struct.Struct("<4sII")  # magic, length, crc32 of the payload
@@ -21,6 +25,7 @@ BLOCK = 4096
 
 
 SUFFIX = ".wal"
+_NAME = re.compile(rf"([0-9a-f]{{16}})(?:-([0-9a-f]{{8}}))?{re.escape(SUFFIX)}")
 
 
 def new_name(number: int) -> str:
@@ -29,9 +34,28 @@ def new_name(number: int) -> str:
 
 
 def read_name(path: Path) -> tuple[int, int]:
-    """A segment's place in the log and what its checksums start from, 0 in those of older versions."""
-    number, _, seed = path.stem.partition("-")
-    return int(number, 16), int(seed or "0", 16)
+    """A segment's place in the log and what its checksums start from, 0 in those of older versions.
+
+    Raises:
+        InputError: a name that no version gives.
+    """
+    name = _NAME.fullmatch(path.name)
+    if name is None or path.is_dir():
+        raise InputError(f"{path} is no segment of the log; move it to another folder")
+    return int(name[1], 16), int(name[2] or "0", 16)
+
+
+def found(folder: Path) -> list[tuple[int, int, Path]]:
+    """The segments of a log, oldest first, each after what `read_name` tells of it.
+
+    Raises:
+        InputError: a file that is no segment, or a second one for a place.
+    """
+    segments = sorted((*read_name(path), path) for path in folder.glob(f"*{SUFFIX}"))
+    for (number, _, path), (following, _, other) in pairwise(segments):
+        if number == following:
+            raise InputError(f"{path} and {other.name} have one number; move the one that is a copy to another folder")
+    return segments
 
 
 def payloads(data: bytes, seed: int) -> Iterator[bytes]:

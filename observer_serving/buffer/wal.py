@@ -22,7 +22,7 @@ from observer_core.files import fsync_dir, write_whole
 from observer_serving.buffer.protocol import BufferUnavailableError, Damage, Logged
 from observer_serving.buffer.received import Received, without_trace
 from observer_serving.buffer.segment_file import SegmentFile, write_buffer
-from observer_serving.buffer.segments import SUFFIX, leave_room, new_name, read_name, stretches, takes_data
+from observer_serving.buffer.segments import SUFFIX, found, leave_room, new_name, read_name, stretches, takes_data
 
 log = logging.getLogger(__name__)
 
@@ -123,11 +123,11 @@ class WriteAheadLog:
         return sum(path.stat().st_size for path in self._folder.glob(f"*{SUFFIX}"))
 
     def replay(self) -> Iterator[Logged]:
-        """Every readable entry of the segments found, oldest first; each item holds its segment again."""
+        """Every readable entry of the segments found, oldest first; each item holds its segment again. Raises as
+        `found`."""
         for left in self._folder.glob(f"*{_REWRITTEN}"):  # by a crash while a trace was erased
             left.unlink()
-        for path in sorted(self._folder.glob(f"*{SUFFIX}")):
-            number, seed = read_name(path)
+        for number, seed, path in found(self._folder):
             self._next = max(self._next, number + 1)
             # Held once by the reader itself: what is read first may be released before the rest is read.
             segment = self._segments[number] = _Segment(path, size=path.stat().st_size, held=1)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from serving.harness import wait_until
 
+from observer_core.errors import InputError
 from observer_core.validation import validated
 from observer_serving.buffer import segments, wal
 from observer_serving.buffer.protocol import BufferUnavailableError, Logged
@@ -112,6 +113,14 @@ def test_what_a_client_sends_is_never_taken_for_an_entry(tmp_path: Path):
     got, log = read(tmp_path)
     assert got == [first]
     assert len(log.damage) == 1
+
+
+@pytest.mark.parametrize("stray", ["copy.wal", "0000000000000001-copy.wal", "0000000000000001-00000000.wal"])
+def test_what_is_no_segment_or_a_copy_of_one_is_named_at_start(tmp_path: Path, stray: str):
+    write(tmp_path, [entry(1)])
+    (tmp_path / stray).write_bytes(b"")
+    with pytest.raises(InputError, match="to another folder"):
+        list(WriteAheadLog(tmp_path, lambda _: None).replay())
 
 
 def test_the_log_of_an_older_version_is_read_back(tmp_path: Path):
