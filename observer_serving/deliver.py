@@ -96,6 +96,9 @@ class Delivery:
         self._unsettled: list[tuple[int, str, tuple[int, ...]]] = []
         self._unsettled_bytes = 0
         self._since: float | None = None  # when the oldest thing that is not settled was done
+        self.resuming: Callable[[], bool] = bool
+        """Whether decisions that may not have been delivered are still being read back: settling those that were made
+        meanwhile would settle them, since a row is settled with all before it."""
 
     @property
     def pending(self) -> int:
@@ -119,7 +122,7 @@ class Delivery:
         return earliest([self._look_again, self._settling_due()])
 
     def _settling_due(self) -> float | None:
-        return None if self._since is None else self._since + self._settle_after
+        return None if self._since is None or self.resuming() else self._since + self._settle_after
 
     def run(self, now: float, *, aside: bool) -> None:
         """Deliver what waits; settle when it is time.
@@ -144,11 +147,11 @@ class Delivery:
             self.pending_bytes -= decided.candidate.size
             self._unsettled.append((decided.row, decided.decision.trace_id, decided.candidate.segments))
             self._unsettled_bytes += decided.candidate.size
-            if self._unsettled_bytes >= self._settle_bytes:
+            if self._unsettled_bytes >= self._settle_bytes and not self.resuming():
                 self.settle()
         if self._late and not self._waiting:
             self._deliver_late()
-        if self._since is None and self._spool.waiting:
+        if self._since is None and (self._spool.waiting or self._unsettled):
             self._since = now
         due = self._settling_due()
         if due is not None and (now >= due or len(self._unsettled) >= self._settle_rows):
@@ -157,6 +160,8 @@ class Delivery:
     def settle(self) -> None:
         """Seal the spool and let the log forget what has been delivered."""
         self._spool.flush()
+        if self.resuming():
+            return
         self._since = None
         if not self._unsettled:
             return

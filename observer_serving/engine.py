@@ -91,6 +91,7 @@ class Engine:
         self.in_flight = InFlight()
         self._reader = Reader(self._events.put)
         self._undelivered = Undelivered()
+        delivery.resuming = self._undelivered.resuming
         self._put_bytes = self._taken_bytes = 0  # each written by one thread at a time
         self._scored: deque[Scored] = deque()
         self._decided: deque[tuple[Decision, Scored]] = deque()
@@ -184,6 +185,7 @@ class Engine:
             self.step()
 
     def _take_again(self, again: Again, now: float) -> None:
+        self._undelivered.begin(again.part)
         entry = again.entry
         age = min(max(0.0, (self._clock.now_ns() - entry.received.received_ns) / 1e9), self._max_age)
         for item in entry.received.items:
@@ -207,10 +209,8 @@ class Engine:
     def _forget(self, forget: Forget) -> None:
         self._undelivered.forget(forget.part)
         traces, spans = self._assembler.discard(forget.covers)
-        for trace_id in [trace_id for trace_id in self.in_flight if forget.covers(trace_id)]:
-            spans += self._give_up(trace_id).spans
-            traces += 1
-        self._tally.moved(traces, spans)
+        flights = [self._give_up(trace_id) for trace_id in list(self.in_flight) if forget.covers(trace_id)]
+        self._tally.moved(traces + len(flights), spans + sum(flight.spans for flight in flights))
 
     def _give_up(self, trace_id: bytes) -> Flight:
         """Take a trace off those that are complete and not yet on record."""

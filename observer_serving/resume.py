@@ -22,6 +22,14 @@ class Undelivered:
         # Part → row of the record → the decision with its entries.
         self._parts: dict[int, dict[int, tuple[Recorded, list[tuple[Logged, Piece | JsonTrace]]]]] = {}
 
+    def begin(self, part: int) -> None:
+        """A part's entries are coming."""
+        self._parts.setdefault(part, {})
+
+    def resuming(self) -> bool:
+        """Whether a part's entries have not all come."""
+        return bool(self._parts)
+
     def add(self, part: int, recorded: Recorded, entry: Logged, item: Piece | JsonTrace) -> None:
         """One more piece of a decided trace."""
         rows = self._parts.setdefault(part, {})

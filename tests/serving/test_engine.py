@@ -298,6 +298,29 @@ def test_a_crash_between_decision_and_delivery_delivers_the_recorded_decision(be
     assert bench.released == {0: 1, 1: 1}
 
 
+def test_what_is_decided_while_the_log_is_read_back_settles_nothing_that_waits_to_be_delivered(bench: Bench):
+    undelivered, open_ = new_trace(2), new_trace(2)
+    for exporter in bench.exporters:
+        exporter.full = True
+    bench.receive(*undelivered)
+    bench.settle()
+    bench.receive(*open_)
+    bench.record.close()
+    bench.open()
+    for exporter in bench.exporters:
+        exporter.full = False
+    for entry in bench.log:
+        bench.engine.accept_again([entry], 0)
+    bench.settle()
+    bench.settle(11)
+    assert [item.trace_id for item in bench.exporters[0].items] == [open_[0].hex()]
+    assert not bench.released
+    bench.crash()  # before all has been read back
+    bench.settle(11)
+    assert undelivered[0].hex() in [item.trace_id for item in bench.exporters[0].items]
+    assert bench.released == {0: 1, 1: 1}
+
+
 def test_a_full_exporter_holds_back_but_the_others_get_each_trace_once(bench: Bench):
     bench.exporters[1].full = True
     for _ in range(3):

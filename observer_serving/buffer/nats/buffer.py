@@ -268,9 +268,11 @@ class NatsBuffer:
         """First what the last owner had, then what comes."""
         intake = self._intake()
         partial: dict[bytes, _Partial] = {}
-        while (backlog := await feed.pending()) > 0:
+        last, number = await self._link.last_number(self._link.spans_stream), 0
+        while number < last and (backlog := await feed.pending()) > 0:
             messages = await self._next(feed, min(_FETCH, backlog))
             intake.accept_again(self._entries(part, messages, partial), part)
+            number = messages[-1].metadata.sequence.stream if messages else number
         intake.resumed(part)
         while True:
             intake.accept(self._entries(part, await self._next(feed, _FETCH), partial))
