@@ -131,8 +131,10 @@ def test_pieces_of_another_size_are_not_taken_for_the_rest(worker: Callable[...,
     """A request of which a piece got through comes again, when the server takes larger messages."""
     one = worker()
     wait_until(lambda: len(one.buffer.parts) == PARTS, seconds=60)
-    trace = new_trace(2)
-    publish = one.app.record._link.publish
+    request = make_request(new_trace(2), question="x" * 1_500_000)
+    received = Received(1, tuple(cut(request, request.SerializeToString()).pieces))
+    link = one.buffer._link
+    publish = link.publish
 
     async def first_piece_only(subject: str, payload: bytes, *, message_id: str, **conditions: Any) -> int:
         if not message_id.endswith(".0"):
@@ -141,8 +143,8 @@ def test_pieces_of_another_size_are_not_taken_for_the_rest(worker: Callable[...,
 
     with monkeypatch.context() as smaller, pytest.raises(BufferUnavailableError):
         smaller.setattr(NatsLink, "max_payload", 100_000)
-        smaller.setattr(one.app.record._link, "publish", first_piece_only)
-        one.send(trace, attribute="x" * 1_500_000)
-    one.send(trace, attribute="x" * 1_500_000)
+        smaller.setattr(link, "publish", first_piece_only)
+        one.append(received)
+    one.append(received)
     wait_until(lambda: len(one.decisions()) == 1, seconds=60)
     one.stop()
