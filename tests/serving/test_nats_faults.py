@@ -4,12 +4,18 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import nats
+import pytest
 from nats_server import NatsServer, needs_nats
 from serving.harness import make_request, new_trace, wait_until
 from serving.nats_workers import PARTS, Worker
 
+from observer_core.errors import InputError
+from observer_serving.buffer.nats.link import LinkError, LinkOptions, NatsLink
+from observer_serving.buffer.protocol import BufferUnavailableError
 from observer_serving.buffer.received import Received
 from observer_serving.receive.wire import cut
 
@@ -83,3 +89,62 @@ def test_messages_of_strangers_stop_nothing(worker: Callable[..., Worker], serve
     assert two.decisions() == one.decisions()
     one.stop()
     two.stop()
+
+
+def test_a_changed_lease_is_put_in_force_for_all(worker: Callable[..., Worker], server: NatsServer):
+    """Workers that renew more seldom than leases run out would take each other's parts, and their own, for ever."""
+    buffer = {"kind": "nats", "url": server.url, "parts": PARTS, "max_bytes": "200MiB"}
+    one = worker(buffer=buffer | {"lease": "6s"})
+    leases = one.buffer._leases
+    assert leases is not None
+    for seconds in (20, 3):
+        two = worker(buffer=buffer | {"lease": f"{seconds}s"})
+        wait_until(lambda seconds=seconds: leases._lasts == seconds, seconds=60)
+        two.stop()
+    one.stop()
+
+
+@pytest.mark.parametrize(
+    ("config", "url", "options", "says"),
+    [
+        ("max_payload: 4096", "nats://{}", {}, "takes messages of 4096 bytes; set max_payload"),
+        ("", "tls://{}", {}, "the server does not speak TLS"),
+        ("authorization: {user: a, password: b}", "nats://a:secret@{}", {}, "Authorization Violation.*mend buffer.url"),
+        ("", "nats://{}", {"max_bytes": 1 << 60}, "lower buffer.max_bytes"),
+        ("", "nats://{}", {"credentials": Path("/nowhere/user.creds")}, "No such file.*mend buffer.credentials"),
+        ("", "nats://{}", {"credentials": Path(__file__)}, "is no .creds file"),
+    ],
+)
+def test_what_cannot_work_is_said_at_start(tmp_path: Path, config: str, url: str, options: dict, says: str):
+    server = NatsServer(tmp_path)
+    server._config.write_text(f"{server._config.read_text()}\n{config}")
+    server.start()
+    try:
+        with pytest.raises(InputError, match=says) as refused:
+            NatsLink(LinkOptions(url.format(server.url.removeprefix("nats://")), **options))
+        assert "secret" not in str(refused.value)
+    finally:
+        server.stop()
+
+
+def test_pieces_of_another_size_are_not_taken_for_the_rest(worker: Callable[..., Worker], monkeypatch):
+    """A request of which a piece got through comes again, when the server takes larger messages."""
+    one = worker()
+    wait_until(lambda: len(one.buffer.parts) == PARTS, seconds=60)
+    request = make_request(new_trace(2), question="x" * 1_500_000)
+    received = Received(1, tuple(cut(request, request.SerializeToString()).pieces))
+    link = one.buffer._link
+    publish = link.publish
+
+    async def first_piece_only(subject: str, payload: bytes, *, message_id: str, **conditions: Any) -> int:
+        if not message_id.endswith(".0"):
+            raise LinkError("no answer")
+        return await publish(subject, payload, message_id=message_id, **conditions)
+
+    with monkeypatch.context() as smaller, pytest.raises(BufferUnavailableError):
+        smaller.setattr(NatsLink, "max_payload", 100_000)
+        smaller.setattr(link, "publish", first_piece_only)
+        one.append(received)
+    one.append(received)
+    wait_until(lambda: len(one.decisions()) == 1, seconds=60)
+    one.stop()

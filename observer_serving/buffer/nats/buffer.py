@@ -174,13 +174,15 @@ class NatsBuffer:
     async def _publish(self, received: Received) -> None:
         groups = group_by_part([item.trace_id for item in received.items], self._link.part_of)
         messages: list[tuple[str, bytes, str]] = []
+        most = self._link.max_payload - _PIECE.size
         for part, places in groups.items():
             head, *rest = Received(received.received_ns, tuple(received.items[i] for i in places)).encode()
             body = b"".join(rest)
-            # The same spans sent again have the same id, so that JetStream itself drops what it has already.
-            name = hashlib.blake2b(body, digest_size=16).hexdigest()
+            # The same spans sent again have the same id, so that JetStream itself drops what it has already; in other
+            # pieces they have another.
+            name = hashlib.blake2b(body, digest_size=16, person=b"%d" % most).hexdigest()
             subject = self._link.spans_subject(part)
-            pieces = _split(head + body, self._link.max_payload - _PIECE.size)
+            pieces = _split(head + body, most)
             messages += [
                 (subject, _PIECE.pack(bytes.fromhex(name), number, len(pieces)) + piece, f"{name}.{number}")
                 for number, piece in enumerate(pieces)

@@ -35,6 +35,7 @@ class Leases:
         self._owned: dict[int, int] = {}  # part → revision of its lease
         self._paused = self._closed = False
         self._presence = f"worker.{link.worker}"
+        self._lasts = link.options.lease  # seconds; whoever started last said so
 
     def pause(self) -> None:
         """Keep what is owned, take no more."""
@@ -46,7 +47,7 @@ class Leases:
                 await self._round()
             except (NatsError, OSError, TimeoutError) as error:
                 log.warning("cannot renew the leases: %s", str(error) or type(error).__name__)
-            await asyncio.sleep(self._link.options.lease / _RENEWALS_PER_LEASE)
+            await asyncio.sleep(self._lasts / _RENEWALS_PER_LEASE)
 
     async def release_all(self) -> None:
         """Let others have everything at once."""
@@ -63,6 +64,7 @@ class Leases:
         await bucket.put(self._presence, b"")
         for part in list(self._owned):
             await self._renew(part)
+        self._lasts = (await bucket.status()).ttl or self._lasts
         if self._paused:
             return
         try:

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import nats
 import orjson
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
@@ -40,6 +39,7 @@ _RECONNECT_SECONDS = 0.25
 _WRONG_LAST_SEQUENCE = 10071
 _STREAM_FULL = (10047, 10054, 10077)  # resources exceeded, message exceeds maximum, maximum bytes exceeded
 _HEADER_BYTES = 4096
+_LEAST_PAYLOAD = 64 << 10
 _EPOCHS_SECONDS = 2 * 86_400.0
 
 T = TypeVar("T")
@@ -98,18 +98,26 @@ class NatsLink:
         self.generation = 0
         """Counts reconnections: what was under way on the old connection may be lost."""
         self._client: Client | None = None
+        self._failure: Exception | None = None  # the last of the connection
         self._closing = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="observer-nats", daemon=True)
         self._thread.start()
         try:
             self.call(self._open())
-        except (NatsError, OSError, TimeoutError, ObserverError) as error:
+        except (NatsError, OSError, TimeoutError, ValueError, ObserverError) as error:
             self.close()
-            why = str(error) or type(error).__name__
-            raise InputError(
-                f"cannot use NATS at {options.url.rpartition('@')[2]}: {why}; start nats-server -js or mend buffer.url"
-            ) from None
+            raise InputError(f"cannot use NATS at {options.url.rpartition('@')[2]}: {self._why(error)}") from None
+
+    def _why(self, error: Exception) -> str:
+        """What kept the service from starting, and the mend."""
+        if isinstance(error, ObserverError):
+            return str(error)
+        if isinstance(error, APIError) and error.err_code in _STREAM_FULL:
+            return f"{error.description}; lower buffer.max_bytes, or let the server have more (max_file_store)"
+        said = [str(one) or type(one).__name__ for one in (error, self._failure) if one is not None]
+        mend = "mend buffer.url or buffer.credentials" if self.options.credentials else "mend buffer.url"
+        return f"{': '.join(dict.fromkeys(said))}; start nats-server -js or {mend}"
 
     # -- from other threads
 
@@ -145,8 +153,8 @@ class NatsLink:
 
     @property
     def max_payload(self) -> int:
-        """Bytes that fit into one message, headers apart."""
-        return (self._client.max_payload if self._client else 0) - _HEADER_BYTES
+        """Bytes that fit into one message, headers apart; a server that takes less refuses."""
+        return max(self._client.max_payload if self._client else 0, _LEAST_PAYLOAD) - _HEADER_BYTES
 
     # -- names
 
@@ -183,20 +191,26 @@ class NatsLink:
                 log.warning("the connection to NATS is lost; trying to get it back")
 
         async def failed(error: Exception) -> None:
+            self._failure = error
             log.debug("NATS: %s", error)
 
-        self._client = await nats.connect(
+        if options.credentials is not None:
+            _check_credentials(options.credentials)
+        self._client = _Client()
+        await self._client.connect(
             options.url.split(","),
             name=f"observer {self.worker}",
             user_credentials=str(options.credentials) if options.credentials else None,
-            connect_timeout=ANSWER_SECONDS,
+            connect_timeout=ANSWER_SECONDS,  # type: ignore[arg-type]
             max_reconnect_attempts=3,
-            reconnect_time_wait=_RECONNECT_SECONDS,
+            reconnect_time_wait=_RECONNECT_SECONDS,  # type: ignore[arg-type]
             reconnected_cb=reconnected,
             disconnected_cb=disconnected,
             error_cb=failed,
         )
         self._client.options["max_reconnect_attempts"] = -1  # patience only once it has worked
+        if self._client.max_payload < _LEAST_PAYLOAD:
+            raise ObserverError(f"it takes messages of {self._client.max_payload} bytes; set max_payload: 1MB there")
         self.stream = self._client.jetstream(timeout=ANSWER_SECONDS)
         shared = await self._bucket(KeyValueConfig(f"{options.prefix}-shared", replicas=options.replicas))
         self.shared = SharedValues(shared)
@@ -230,6 +244,8 @@ class NatsLink:
         self.leases = await self._bucket(
             KeyValueConfig(f"{options.prefix}-leases", ttl=options.lease, replicas=options.replicas)
         )
+        window = min(DUPLICATE_WINDOW_SECONDS, options.lease)
+        await self._limit(f"KV_{options.prefix}-leases", max_age=options.lease, duplicate_window=window)
 
     async def _end(self) -> None:
         if self._client is not None:
@@ -248,11 +264,15 @@ class NatsLink:
     async def _stream(self, **config: Any) -> None:
         """Make a stream, or give the one that is there the limits of the settings."""
         try:
-            made = (await self.stream.stream_info(config["name"])).config
+            await self.stream.stream_info(config["name"])
         except NotFoundError:
             await self.stream.add_stream(_StreamConfig(**config))
             return
-        limits = {name: config[name] for name in ("max_bytes", "max_age", "duplicate_window") if name in config}
+        names = ("max_bytes", "max_age", "duplicate_window")
+        await self._limit(config["name"], **{name: config[name] for name in names if name in config})
+
+    async def _limit(self, stream: str, **limits: Any) -> None:
+        made = (await self.stream.stream_info(stream)).config
         if any(getattr(made, name) != value for name, value in limits.items()):
             await self.stream.update_stream(made.evolve(**limits))
 
@@ -323,6 +343,30 @@ class NatsLink:
         """The number of a stream's last message; 0 when there is none (any more: they expire)."""
         state = (await self.stream.stream_info(stream)).state
         return state.last_seq if state.messages else 0
+
+
+class _Client(Client):
+    """Does not go on in the open where `tls://` was asked for: nats-py leaves that to the server, and so to anybody
+    who answers in its place."""
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        wanted = self._current_server is not None and self._current_server.uri.scheme == "tls"
+        if initial_connection and wanted and not info.get("tls_required"):
+            raise NatsError("the server does not speak TLS, which buffer.url asks for")
+        await super()._process_info(info, initial_connection)
+
+
+def _check_credentials(file: Path) -> None:
+    try:
+        import nkeys  # noqa: F401
+    except ImportError:
+        raise ObserverError("buffer.credentials needs nkeys; install observer-pipeline[nats]") from None
+    try:
+        text = file.read_text()
+    except (OSError, ValueError) as error:
+        raise ObserverError(f"cannot read {file}: {error}; mend buffer.credentials") from None
+    if "BEGIN NATS USER JWT" not in text or "BEGIN USER NKEY SEED" not in text:
+        raise ObserverError(f"{file} is no .creds file; mend buffer.credentials")
 
 
 class SharedValues:
