@@ -121,7 +121,7 @@ class Bare:
     """A link with its record, and no service around it."""
 
     def __init__(self, folder: Path, url: str, **options: Any) -> None:
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         self.link = NatsLink(LinkOptions(url, parts=PARTS, max_bytes=100 << 20, **options))
         self.record = ReplicatedRecord(folder, self.link)
 

@@ -1,6 +1,7 @@
 """`buffer: nats` where something goes wrong at the wrong moment: what it must neither lose nor decide twice."""
 
 import asyncio
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import nats
 import pytest
 from nats_server import NatsServer, needs_nats
 from serving.harness import make_request, new_trace, wait_until
-from serving.nats_workers import PARTS, Worker
+from serving.nats_workers import PARTS, Bare, Worker, decision, of_part
 
 from observer_core.errors import InputError
 from observer_serving.buffer.nats.link import LinkError, LinkOptions, NatsLink
@@ -148,3 +149,46 @@ def test_pieces_of_another_size_are_not_taken_for_the_rest(worker: Callable[...,
     one.append(received)
     wait_until(lambda: len(one.decisions()) == 1, seconds=60)
     one.stop()
+
+
+@pytest.mark.parametrize("beyond", [False, True])
+def test_a_view_that_is_ahead_of_a_log_that_lost_its_end_is_made_anew(
+    tmp_path: Path, server: NatsServer, *, beyond: bool
+):
+    """As after a power cut of the server: the numbers of what was lost are given again."""
+
+    def decide(one: Bare, count: int) -> set[str]:
+        one.own(0)
+        ids = [of_part(one.link, 0) for _ in range(count)]
+        assert None not in [one.record.add([(decision(trace_id), b"a" * 8)])[0] for trace_id in ids]
+        return {trace_id.hex() for trace_id in ids}
+
+    def known(one: Bare) -> set[str]:
+        return {found.trace_id for found in one.record.find({}, limit=100)[0]}
+
+    files, copy = tmp_path / "nats" / "js", tmp_path / "copy"
+    old = Bare(tmp_path / "old", server.url)
+    first = decide(old, 1)
+    server.stop()
+    shutil.copytree(files, copy)
+    server.start()
+    wait_until(lambda: old.link.connected)
+    lost = decide(old, 5)
+    if beyond:
+        old.close()
+    server.stop(signal.SIGKILL)
+    shutil.rmtree(files)
+    copy.rename(files)
+    server.start()
+    other = Bare(tmp_path / "other", server.url)
+    if not beyond:
+        wait_until(lambda: old.link.connected)
+    again = decide(other, 9 if beyond else 2)
+    if beyond:
+        old = Bare(tmp_path / "old", server.url)
+    wait_until(lambda: known(old) == first | again, seconds=60)
+    assert not lost & known(old)
+    assert old.record.count() == len(first | again)
+    assert decide(old, 1) <= known(old)
+    for one in (old, other):
+        one.close()

@@ -8,7 +8,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import APIError, NotFoundError
 
 from observer_core.errors import ObserverError
-from observer_serving.buffer.nats.link import NatsLink
+from observer_serving.buffer.nats.link import MESSAGE_ID, NatsLink
 
 
 class FeedLostError(ObserverError):
@@ -105,6 +105,20 @@ async def messages(link: NatsLink, stream: str, subject: str) -> AsyncIterator[t
             return
         number = (message.seq or 0) + 1
         yield number - 1, message.data or b""
+
+
+async def holds(link: NatsLink, stream: str, number: int, message_id: str) -> bool:
+    """Whether a message of a stream is the one it was: a server that lost its last messages gives their numbers anew.
+
+    One that has expired or was overwritten is taken for the same.
+    """
+    if number > (await link.stream.stream_info(stream)).state.last_seq:
+        return False
+    try:
+        found = await link.stream.get_msg(stream, number) if number else None
+    except NotFoundError:
+        return True
+    return found is None or (found.headers or {}).get(MESSAGE_ID, "") == message_id
 
 
 async def delete(link: NatsLink, stream: str, number: int) -> None:

@@ -38,6 +38,7 @@ DUPLICATE_WINDOW_SECONDS = 120.0
 _RECONNECT_SECONDS = 0.25
 _WRONG_LAST_SEQUENCE = 10071
 _STREAM_FULL = (10047, 10054, 10077)  # resources exceeded, message exceeds maximum, maximum bytes exceeded
+MESSAGE_ID = "Nats-Msg-Id"
 _HEADER_BYTES = 4096
 _LEAST_PAYLOAD = 64 << 10
 _EPOCHS_SECONDS = 2 * 86_400.0
@@ -296,7 +297,7 @@ class NatsLink:
             StreamFullError: the stream has reached its limit.
             LinkError: no answer: the message may be stored or not.
         """
-        headers = {"Nats-Msg-Id": message_id}
+        headers = {MESSAGE_ID: message_id}
         if expected is not None:
             headers["Nats-Expected-Last-Subject-Sequence"] = str(expected)
         if expected_in_stream is not None:

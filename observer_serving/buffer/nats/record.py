@@ -7,11 +7,9 @@ applies all messages in their order, hence knows every decision, under the same 
 """
 
 import asyncio
-import base64
 import logging
 import secrets
 import sqlite3
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,10 +20,11 @@ from nats.errors import Error as NatsError
 from observer_core.decisions import Decision
 from observer_serving.buffer.nats.again import write_again
 from observer_serving.buffer.nats.events import ROW_BITS, as_message, chunks, cut_ids
-from observer_serving.buffer.nats.feed import Feed, FeedLostError, record_consumer
+from observer_serving.buffer.nats.feed import Feed, FeedLostError, holds, record_consumer
 from observer_serving.buffer.nats.link import FencedError, LinkError, NatsLink
+from observer_serving.buffer.nats.view import View
 from observer_serving.buffer.protocol import group_by_part
-from observer_serving.buffer.record import SELECT, DecisionRecord, Recorded, read_decision
+from observer_serving.buffer.record import SELECT, Recorded, read_decision
 
 log = logging.getLogger(__name__)
 
@@ -33,15 +32,6 @@ _FETCH = 256
 _IDLE_SECONDS = 1.0
 _RETRY_SECONDS = 0.5
 _APPLY_SECONDS = 15.0
-_UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS applied (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL);
-INSERT OR IGNORE INTO applied VALUES (1, 0);
-CREATE TABLE IF NOT EXISTS settled_parts (part INTEGER PRIMARY KEY, id INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS erasing (trace_id BLOB PRIMARY KEY, id INTEGER) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS more_ids (trace_id TEXT, number INTEGER, span_ids BLOB, PRIMARY KEY (trace_id, number));
-"""
 
 
 def record_file(folder: Path, link: NatsLink) -> Path:
@@ -50,24 +40,17 @@ def record_file(folder: Path, link: NatsLink) -> Path:
     return folder / f"decisions-{link.options.prefix}-{created:%Y%m%d%H%M%S%f}.sqlite"
 
 
-class ReplicatedRecord(DecisionRecord):
+class ReplicatedRecord(View):
     """Writes go through the log and return once the view has them; reads are the view's."""
 
     def __init__(self, folder: Path, link: NatsLink) -> None:
-        # What a power cut takes from the view is read from the log again.
-        super().__init__(record_file(folder, link), synchronous="NORMAL")
+        super().__init__(record_file(folder, link))
         self._link = link
         self.on_lost: Callable[[int], None] | None = None
         """Called on the connection's loop with a part that turned out to be another worker's."""
-        self._db.executescript(_SCHEMA)
-        (self._applied,) = self._db.execute("SELECT number FROM applied").fetchone()
-        self._settled_parts: dict[int, int] = dict(self._db.execute("SELECT part, id FROM settled_parts"))
-        (self._count,) = self._db.execute("SELECT count(*) FROM decisions").fetchone()
+        self._checked = -1  # the connection on which the log was seen to be the one that the view is of
         self._fences: dict[int, int] = {}  # parts that are ours → the number of their last message
         self._written: dict[str, int] = {}  # trace id → row, of an `add` that did not end
-        self._erasing: set[bytes] = set()  # traces this process is erasing right now
-        self._writing = threading.Lock()  # the view has two writers: the follower, and what removes old rows
-        self._progress = threading.Condition()
         self._closing = False
         self._following: asyncio.Future[None] = link.call(self._start_following())
         self._await(link.call(link.last_number(link.record_stream)))
@@ -286,8 +269,12 @@ class ReplicatedRecord(DecisionRecord):
         Raises:
             ObserverError: not in time.
         """
+
+        def has() -> bool:
+            return self._applied >= number and self._checked == self._link.generation
+
         with self._progress:
-            if not self._progress.wait_for(lambda: self._applied >= number, timeout=_APPLY_SECONDS):
+            if number and not self._progress.wait_for(has, timeout=_APPLY_SECONDS):
                 raise LinkError(f"the record's log is at {number}, its view on this replica only at {self._applied}")
 
     async def _start_following(self) -> "asyncio.Future[None]":
@@ -300,6 +287,7 @@ class ReplicatedRecord(DecisionRecord):
     async def _follow(self) -> None:
         while not (self._closing or self._link.closed):
             try:
+                await self._check()
                 feed = await Feed.open(self._link, self._link.record_stream, record_consumer(self._applied + 1))
                 try:
                     while True:
@@ -316,71 +304,13 @@ class ReplicatedRecord(DecisionRecord):
         if not self._closing:
             log.error("the connection to NATS was ended for good; restart the service")
 
-    def _apply(self, messages: Sequence[Any]) -> None:
-        """Bring the view up to these messages, all or nothing."""
-        settled: dict[int, int] = {}
-        erased: list[bytes] = []
-        added = 0
-        with self._writing:
-            with self._transaction():
-                for message in messages:
-                    number = message.metadata.sequence.stream
-                    try:
-                        added += self._apply_one(number, orjson.loads(message.data), settled, erased)
-                    except _UNREADABLE as error:
-                        log.error("message %d of %s is none of ours: %r", number, self._link.record_stream, error)
-                self._db.execute("UPDATE applied SET number = ?", (number,))
-            self._count += added
-            self._settled_parts.update(settled)
-            with self._progress:
-                self._applied = number
-                self._progress.notify_all()
-        for trace_id in erased:
-            if self.on_erased is not None and trace_id not in self._erasing:
-                self.on_erased(trace_id)
-
-    def _apply_one(self, number: int, event: dict[str, Any], settled: dict[int, int], erased: list[bytes]) -> int:
-        """Apply one message; returns by how many decisions there are more."""
-        self._db.executemany(
-            "INSERT OR REPLACE INTO more_ids VALUES (?, ?, ?)",
-            [(trace_id, place, base64.b64decode(ids)) for trace_id, place, ids in event.get("ids", ())],
-        )
-        rows = [(number << ROW_BITS | index, *one) for index, one in enumerate(event.get("decided", ()))]
-        added = self._add_rows(rows, again=False) + self._add_rows(event.get("again", ()), again=True)
-        for trace_id in map(bytes.fromhex, event.get("erased", ())):
-            row = self._index.find_now([trace_id]).get(trace_id)
-            self._db.execute("INSERT OR IGNORE INTO erasing VALUES (?, ?)", (trace_id, row))
-            added -= self._forget(trace_id)
-            self._erased.add(trace_id)
-            erased.append(trace_id)
-        self._update_late([(trace_id, base64.b64decode(ids)) for trace_id, ids in event.get("late", ())])
-        for part, row in event.get("settled", ()):
-            self._db.execute("INSERT OR REPLACE INTO settled_parts VALUES (?, ?)", (part, row))
-            settled[part] = row
-        self._update_exported(event.get("exported", ()))
-        self._update_shadows(event.get("shadows", ()))
-        return added
-
-    def _add_rows(self, rows: Sequence[Sequence[Any]], *, again: bool) -> int:
-        """Add rows (each with fields and span ids) of traces that have none; returns how many."""
-        added = 0
-        known = set(self._rows(fields["trace_id"] for _, fields, *_ in rows))
-        for row, fields, span_ids, *more in rows:
-            decision = Decision.from_json(fields)
-            if bytes.fromhex(decision.trace_id) in self._erased:
-                continue
-            if decision.trace_id not in known:
-                ids = base64.b64decode(span_ids) + (self._more_ids(decision.trace_id, more[0]) if more else b"")
-                self._insert(row, decision, ids)
-                known.add(decision.trace_id)
-                added += 1
-            elif not again:
-                log.error("the log decides trace %s twice; the first decision stands", decision.trace_id)
-        return added
-
-    def _more_ids(self, trace_id: str, count: int) -> bytes:
-        """The ids that came before a decision; none is left of them."""
-        query = "SELECT span_ids FROM more_ids WHERE trace_id = ? AND number < ? ORDER BY number"
-        found = self._db.execute(query, (trace_id, count)).fetchall()
-        self._db.execute("DELETE FROM more_ids WHERE trace_id = ?", (trace_id,))
-        return b"".join(ids for (ids,) in found)
+    async def _check(self) -> None:
+        """Make the view anew where the log has lost messages that the view has; the truth is what the log holds."""
+        generation = self._link.generation
+        found = self._reader().execute("SELECT message_id FROM applied_id").fetchone()
+        if found and not await holds(self._link, self._link.record_stream, self._applied, *found):
+            log.error("the record's log has lost its end (a power cut, an old copy); its view is made again")
+            await asyncio.to_thread(self._start_over)
+        with self._progress:
+            self._checked = generation
+            self._progress.notify_all()
