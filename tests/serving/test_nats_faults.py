@@ -151,6 +151,14 @@ def test_pieces_of_another_size_are_not_taken_for_the_rest(worker: Callable[...,
     one.stop()
 
 
+def test_all_parts_are_taken_at_once(worker: Callable[..., Worker], server: NatsServer):
+    """More than the event loop's pool has threads."""
+    one = worker(buffer={"kind": "nats", "url": server.url, "parts": 64, "max_bytes": "200MiB"})
+    one.send(*(new_trace(2) for _ in range(100)))
+    wait_until(lambda: len(one.decisions()) == 100, seconds=12)  # less than a view is waited for
+    one.stop()
+
+
 @pytest.mark.parametrize("beyond", [False, True])
 def test_a_view_that_is_ahead_of_a_log_that_lost_its_end_is_made_anew(
     tmp_path: Path, server: NatsServer, *, beyond: bool
