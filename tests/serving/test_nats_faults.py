@@ -151,6 +151,17 @@ def test_pieces_of_another_size_are_not_taken_for_the_rest(worker: Callable[...,
     one.stop()
 
 
+def test_who_stops_gives_its_parts_up_before_it_waits_for_its_back_ends(worker: Callable[..., Worker], monkeypatch):
+    one = worker(exporters=[{"name": "slow", "endpoint": "http://127.0.0.1:9/v1/traces"}])
+    wait_until(lambda: len(one.buffer.parts) == PARTS, seconds=60)
+    leases = one.buffer._leases
+    assert leases is not None
+    held: list[dict[int, int]] = []
+    monkeypatch.setattr(one.app.exporters[0], "stop", lambda timeout: held.append(dict(leases._owned)))
+    one.stop()
+    assert held == [{}]
+
+
 def test_all_parts_are_taken_at_once(worker: Callable[..., Worker], server: NatsServer):
     """More than the event loop's pool has threads."""
     one = worker(buffer={"kind": "nats", "url": server.url, "parts": 64, "max_bytes": "200MiB"})
