@@ -261,6 +261,8 @@ class App:
         await asyncio.to_thread(self._eraser.stop)
         await asyncio.to_thread(self.wal.flush)
         await asyncio.to_thread(self.engine.drain, max(1.0, deadline - time.monotonic()))
+        if self.wal.shared:  # what is open goes on elsewhere at once, however long the exporters take
+            await asyncio.to_thread(self.wal.close)
         for exporter in self.exporters:
             await asyncio.to_thread(exporter.stop, max(1.0, deadline - time.monotonic()))
         for listener in self._listeners.values():

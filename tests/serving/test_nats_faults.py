@@ -156,6 +156,25 @@ def test_pieces_of_another_size_are_not_taken_for_the_rest(worker: Callable[...,
     one.stop()
 
 
+def test_who_stops_gives_its_parts_up_before_it_waits_for_its_back_ends(worker: Callable[..., Worker], monkeypatch):
+    one = worker(exporters=[{"name": "slow", "endpoint": "http://127.0.0.1:9/v1/traces"}])
+    wait_until(lambda: len(one.buffer.parts) == PARTS, seconds=60)
+    leases = one.buffer._leases
+    assert leases is not None
+    held: list[dict[int, int]] = []
+    monkeypatch.setattr(one.app.exporters[0], "stop", lambda timeout: held.append(dict(leases._owned)))
+    one.stop()
+    assert held == [{}]
+
+
+def test_all_parts_are_taken_at_once(worker: Callable[..., Worker], server: NatsServer):
+    """More than the event loop's pool has threads."""
+    one = worker(buffer={"kind": "nats", "url": server.url, "parts": 64, "max_bytes": "200MiB"})
+    one.send(*(new_trace(2) for _ in range(100)))
+    wait_until(lambda: len(one.decisions()) == 100, seconds=12)  # less than a view is waited for
+    one.stop()
+
+
 @pytest.mark.parametrize("beyond", [False, True])
 def test_a_view_that_is_ahead_of_a_log_that_lost_its_end_is_made_anew(
     tmp_path: Path, server: NatsServer, *, beyond: bool

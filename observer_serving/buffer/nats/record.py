@@ -11,6 +11,7 @@ import logging
 import secrets
 import sqlite3
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,8 @@ class ReplicatedRecord(View):
         self._fences: dict[int, int] = {}  # parts that are ours → the number of their last message
         self._written: dict[str, int] = {}  # trace id → row, of an `add` that did not end
         self._closing = False
+        # A thread of its own: in the loop's pool, those who wait for the view could leave it none.
+        self._applier = ThreadPoolExecutor(1, "observer-view")
         self._following: asyncio.Future[None] = link.call(self._start_following())
         self._await(link.call(link.last_number(link.record_stream)))
 
@@ -189,6 +192,7 @@ class ReplicatedRecord(View):
     def close(self) -> None:
         self._closing = True
         self._link.call(self._stop_following())
+        self._applier.shutdown()
         with self._writing:  # what the follower began goes on, on a thread of its own
             super().close()
 
@@ -285,6 +289,7 @@ class ReplicatedRecord(View):
         await asyncio.gather(self._following, return_exceptions=True)
 
     async def _follow(self) -> None:
+        loop = asyncio.get_running_loop()
         while not (self._closing or self._link.closed):
             try:
                 await self._check()
@@ -293,7 +298,7 @@ class ReplicatedRecord(View):
                     while True:
                         messages = await feed.next(_FETCH, seconds=_IDLE_SECONDS)
                         if messages:
-                            await asyncio.to_thread(self._apply, messages)
+                            await loop.run_in_executor(self._applier, self._apply, messages)
                 finally:
                     await feed.close()
             except (NatsError, OSError, TimeoutError, FeedLostError, sqlite3.Error) as error:
@@ -310,7 +315,7 @@ class ReplicatedRecord(View):
         found = self._reader().execute("SELECT message_id FROM applied_id").fetchone()
         if found and not await holds(self._link, self._link.record_stream, self._applied, *found):
             log.error("the record's log has lost its end (a power cut, an old copy); its view is made again")
-            await asyncio.to_thread(self._start_over)
+            await asyncio.get_running_loop().run_in_executor(self._applier, self._start_over)
         with self._progress:
             self._checked = generation
             self._progress.notify_all()
