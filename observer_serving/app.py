@@ -160,14 +160,8 @@ class App:
             settings.assembly.max_total_bytes, lambda: 0 if self.wal.shared else self.engine.backlog_bytes
         )
         self._redactor = make_redactor(settings.redact, metrics)
-        receiver = self._receiver = Receiver(
-            self.wal,
-            self._gate,
-            clock,
-            metrics,
-            self._redactor,
-            most=Most(settings.receive.max_request_spans, settings.receive.max_request_values),
-        )
+        most = Most(settings.receive.max_request_spans, settings.receive.max_request_values)
+        receiver = self._receiver = Receiver(self.wal, self._gate, clock, metrics, self._redactor, most=most)
         parts = Parts(
             version=version("observer-pipeline"),
             receiver=receiver,
