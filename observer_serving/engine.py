@@ -207,10 +207,10 @@ class Engine:
         resumed.done.set()
 
     def _forget(self, forget: Forget) -> None:
-        self._undelivered.forget(forget.part)
+        undelivered = self._undelivered.forget(forget.part)
         traces, spans = self._assembler.discard(forget.covers)
         flights = [self._give_up(trace_id) for trace_id in list(self.in_flight) if forget.covers(trace_id)]
-        self._tally.moved(traces + len(flights), spans + sum(flight.spans for flight in flights))
+        self._tally.moved(traces + len(flights), undelivered + spans + sum(one.spans for one in flights))
 
     def _give_up(self, trace_id: bytes) -> Flight:
         """Take a trace off those that are complete and not yet on record."""

@@ -42,9 +42,10 @@ class Undelivered:
             recorded, items = rows[row]
             yield recorded, *candidate_again(recorded, items, now)
 
-    def forget(self, part: int) -> None:
-        """Another engine delivers a part's decisions."""
-        self._parts.pop(part, None)
+    def forget(self, part: int) -> int:
+        """Another engine delivers a part's decisions; how many spans have come of them."""
+        entries = [items for _, items in self._parts.pop(part, {}).values()]
+        return sum(item.spans for items in entries for _, item in items if isinstance(item, Piece))
 
 
 def candidate_again(

@@ -21,6 +21,7 @@ from observer_serving.buffer.protocol import Logged
 from observer_serving.buffer.received import JsonTrace, Received
 from observer_serving.candidate import Candidate, read_spans
 from observer_serving.export import ExportItem
+from observer_serving.metrics import Metrics
 from observer_serving.receive.wire import cut
 from observer_serving.undeliverable import Undeliverable
 
@@ -319,6 +320,22 @@ def test_what_is_decided_while_the_log_is_read_back_settles_nothing_that_waits_t
     bench.settle(11)
     assert undelivered[0].hex() in [item.trace_id for item in bench.exporters[0].items]
     assert bench.released == {0: 1, 1: 1}
+
+
+def test_what_another_engine_delivers_is_counted_as_moved(bench: Bench):
+    for exporter in bench.exporters:
+        exporter.full = True
+    bench.receive(*new_trace(3))
+    bench.settle()
+    bench.record.close()
+    bench.metrics = Metrics()
+    bench.open()
+    bench.receive(*new_trace(2))
+    bench.engine.accept_again([bench.log[0]], 0)
+    bench.engine.forget(0, lambda trace_id: True)
+    bench.engine.step()
+    moved, received = bench.metrics.spans_moved, bench.metrics.spans_received
+    assert moved._value.get() == received._value.get() == 5
 
 
 def test_a_full_exporter_holds_back_but_the_others_get_each_trace_once(bench: Bench):

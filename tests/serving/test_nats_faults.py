@@ -156,6 +156,16 @@ def test_pieces_of_another_size_are_not_taken_for_the_rest(worker: Callable[...,
     one.stop()
 
 
+def test_who_stops_without_a_server_stops(tmp_path: Path, server: NatsServer):
+    one = Bare(tmp_path / "one", server.url)
+    server.stop(signal.SIGKILL)
+    wait_until(lambda: not one.link.connected)
+    with pytest.raises(LinkError):
+        one.link.call(one.link.publish(one.link.beside_subject, b"{}", message_id="a"))
+    one.close()
+    assert not one.link._thread.is_alive()
+
+
 def test_who_stops_gives_its_parts_up_before_it_waits_for_its_back_ends(worker: Callable[..., Worker], monkeypatch):
     one = worker(exporters=[{"name": "slow", "endpoint": "http://127.0.0.1:9/v1/traces"}])
     wait_until(lambda: len(one.buffer.parts) == PARTS, seconds=60)

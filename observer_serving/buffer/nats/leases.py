@@ -51,6 +51,8 @@ class Leases:
 
     async def release_all(self) -> None:
         """Let others have everything at once."""
+        if self._closed:
+            return
         self._closed = True
         try:
             for part in list(self._owned):

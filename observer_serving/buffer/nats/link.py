@@ -10,6 +10,7 @@ nats-py is imported in this folder only, so that the service runs without it.
 """
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import secrets
@@ -250,7 +251,8 @@ class NatsLink:
 
     async def _end(self) -> None:
         if self._client is not None:
-            await self._client.close()
+            with contextlib.suppress(NatsError, OSError, TimeoutError):  # the server is gone already
+                await self._client.close()
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         for task in rest:
             task.cancel()
