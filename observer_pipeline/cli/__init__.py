@@ -48,8 +48,9 @@ def main() -> None:
         groups = (SERVE,)
     try:
         match sys.argv[1:]:
-            case ["serve", *config] if not config or (config[0] == "--config" and len(config) == 2):
-                from observer_pipeline.cli.serve import run  # what a unit file says needs no library to be read
+            # What a unit file says needs no library to be read.
+            case [command, *config] if command == SERVE and (not config or config[:-1] == ["--config"]):
+                from observer_pipeline.cli.serve import run
 
                 run(Path(config[1]) if config else None)
             case _:

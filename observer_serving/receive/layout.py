@@ -101,18 +101,27 @@ def envelope(body: bytes, start: int, stop: int, child_tag: int, most: int = sys
                 position = end
                 continue
             position = end
-        elif wire_type == 0:
-            _, position = read_varint(body, position)
-        elif wire_type == 5:
-            position += 4
-        elif wire_type == 1:
-            position += 8
-        else:  # groups: deprecated, never in OTLP
-            raise OddWireError
+        else:
+            position = after_scalar(body, position, wire_type)
         head.append(body[field_start:position])
     if position != stop:
         raise OddWireError
     return b"".join(head), children
+
+
+def after_scalar(body: bytes, position: int, wire_type: int) -> int:
+    """Where a number that begins here ends.
+
+    Raises:
+        IndexError, OddWireError: there is none; groups too are refused, which are deprecated and never in OTLP.
+    """
+    if wire_type == 0:
+        return read_varint(body, position)[1]
+    if wire_type == 5:
+        return position + 4
+    if wire_type == 1:
+        return position + 8
+    raise OddWireError
 
 
 def read_varint(body: bytes, position: int) -> tuple[int, int]:

@@ -12,9 +12,10 @@ from functools import cache
 from google.protobuf.descriptor import Descriptor
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from observer_serving.receive.layout import OddWireError, read_varint
+from observer_serving.receive.layout import OddWireError, after_scalar, read_varint
 from observer_serving.receive.status import TOO_LARGE, RefusedError
 
+_GROUP = (3, 4)  # the wire types of its begin and its end
 _MIN_VALUE_BYTES = 2  # in protobuf: its tag and its length
 _TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 """A text, or the rest where its end is missing: else that would be looked for from each quotation mark in it."""
@@ -120,10 +121,5 @@ def _walk(body: bytes, most: int) -> None:
                 message, stop = inside, position + length
                 if stop > outside[-1][1]:
                     raise OddWireError
-        elif wire_type == 0:
-            _, position = read_varint(body, position)
-        elif wire_type == 5:
-            position += 4
-        elif wire_type == 1:
-            position += 8
-        # Begin and end of a group: what is in it counts as if it were in the message.
+        elif wire_type not in _GROUP:  # what is in a group counts as if it were in the message
+            position = after_scalar(body, position, wire_type)
